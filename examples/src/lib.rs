@@ -1,0 +1,1 @@
+//! Runnable programs that show outbox at work.

@@ -1,0 +1,177 @@
+//! From a subscription to attempts: pulls as many messages as there are free slots.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use tokio::{
+    sync::{Notify, Semaphore},
+    time::sleep,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    attempt::{self, Shared},
+    delivery::DeliveryService,
+    status::{ConsumerState, SharedConsumerStatus},
+};
+use crate::{
+    broker::{Broker, BrokerError, DeliveryHandle, Subscription},
+    policy::Backoff,
+    store::InboxStore,
+    telemetry::{self, OutageLog},
+};
+
+const REOPEN: Backoff = Backoff::exponential(Duration::from_millis(200), Duration::from_secs(10));
+const PENDING_EVERY: Duration = Duration::from_secs(5);
+/// Replayed dead letters that are handled at once, beside the consumer's own messages.
+const REPLAY_SLOTS: usize = 2;
+
+/// What kind of messages a pump takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Messages,
+    Replays,
+}
+
+pub(super) struct Pump<S: InboxStore, B: Broker> {
+    pub(super) shared: Arc<Shared<S, B>>,
+    pub(super) service: DeliveryService,
+    pub(super) kind: Kind,
+    pub(super) tasks: TaskTracker,
+    pub(super) status: SharedConsumerStatus,
+}
+
+impl<S: InboxStore, B: Broker> Pump<S, B> {
+    // Not `async fn`: the future must not borrow the pump, whose service is not `Sync`.
+    pub(super) fn open(
+        &self,
+    ) -> impl Future<Output = Result<B::Subscription, BrokerError>> + Send + use<S, B> {
+        let (shared, kind) = (Arc::clone(&self.shared), self.kind);
+        async move {
+            let spec = shared.settings.spec();
+            match kind {
+                Kind::Messages => shared.broker.subscribe(&spec).await,
+                Kind::Replays => shared.broker.subscribe_replays(&spec).await,
+            }
+        }
+    }
+
+    /// Pulls until `stop` is cancelled, opening the subscription again whenever it ends.
+    pub(super) async fn run(
+        mut self,
+        mut subscription: Option<B::Subscription>,
+        stop: CancellationToken,
+    ) {
+        let mut outage = OutageLog::new("the consumer's subscription");
+        let name = Arc::clone(&self.shared.settings.name);
+        while !stop.is_cancelled() {
+            let opened = match subscription.take() {
+                Some(subscription) => Ok(subscription),
+                None => tokio::select! {
+                    opened = self.open() => opened,
+                    () = stop.cancelled() => break,
+                },
+            };
+            let error = match opened {
+                Ok(subscription) => {
+                    if self.kind == Kind::Messages {
+                        self.status
+                            .update(|status| status.state = ConsumerState::Running);
+                    }
+                    match self.pull(subscription, &stop, &mut outage).await {
+                        Ok(()) => break,
+                        Err(error) => error,
+                    }
+                }
+                Err(error) => error,
+            };
+            outage.failed(&name, &error);
+            self.status.update(|status| {
+                status.state = ConsumerState::Failing(telemetry::Chain(&error).to_string())
+            });
+            tokio::select! {
+                () = sleep(REOPEN.delay(outage.failures())) => {}
+                () = stop.cancelled() => break,
+            }
+        }
+        self.status
+            .update(|status| status.state = ConsumerState::Stopped);
+    }
+
+    /// Pulls until `stop` is cancelled or the subscription ends.
+    async fn pull(
+        &mut self,
+        mut subscription: B::Subscription,
+        stop: &CancellationToken,
+        outage: &mut OutageLog,
+    ) -> Result<(), BrokerError> {
+        let settings = &self.shared.settings;
+        let name = Arc::clone(&settings.name);
+        let size = if self.kind == Kind::Messages {
+            settings.concurrency
+        } else {
+            REPLAY_SLOTS
+        };
+        let slots = Arc::new(Semaphore::new(size));
+        let freed = Arc::new(Notify::new());
+        let mut report = tokio::time::interval(PENDING_EVERY);
+        report.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let ended = loop {
+            if !self.shared.database.works() {
+                self.status.update(|status| status.paused = true);
+                telemetry::consumer_paused(&name, true);
+                tokio::select! {
+                    () = self.shared.database.until_up() => {}
+                    () = stop.cancelled() => break Ok(()),
+                }
+                self.status.update(|status| status.paused = false);
+                telemetry::consumer_paused(&name, false);
+            }
+            let free = slots.available_permits();
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break Ok(()),
+                pulled = subscription.pull(free), if free > 0 => match pulled {
+                    Ok(deliveries) => {
+                        outage.worked(&name);
+                        for delivered in deliveries {
+                            // The pull never returns more than it was asked for, and only this loop
+                            // takes permits; should it ever, the rest waits here for a slot.
+                            let Ok(permit) = Arc::clone(&slots).acquire_owned().await else { break };
+                            let (shared, service, freed) =
+                                (Arc::clone(&self.shared), self.service.clone(), Arc::clone(&freed));
+                            self.tasks.spawn(async move {
+                                attempt::run(shared, delivered, service).await;
+                                drop(permit);
+                                freed.notify_one();
+                            });
+                        }
+                    }
+                    Err(error) => break Err(error),
+                },
+                () = freed.notified() => {}
+                _ = report.tick(), if self.kind == Kind::Messages => {
+                    if let Ok(pending) = subscription.pending().await {
+                        telemetry::consumer_pending(&name, pending);
+                        self.status.update(|status| status.pending = Some(pending));
+                    }
+                }
+            }
+        };
+        hand_back(subscription).await;
+        ended
+    }
+}
+
+/// Hands back what has arrived and was not started.
+async fn hand_back<T: Subscription>(subscription: T) {
+    let rest = subscription.close().await;
+    let handed_back = join_all(
+        rest.iter()
+            .map(|delivered| delivered.handle.nak(Duration::ZERO)),
+    )
+    .await;
+    for error in handed_back.into_iter().filter_map(Result::err) {
+        tracing::debug!(error = %telemetry::Chain(&error), "a message could not be handed back; it comes again after the ack wait");
+    }
+}

@@ -1,0 +1,5 @@
+//! Layers of the framework's own.
+
+mod inbox;
+
+pub use inbox::{Inbox, InboxLayer};

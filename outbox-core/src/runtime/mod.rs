@@ -1,0 +1,273 @@
+//! The runtime: relay, consumers and upkeep under one roof, with one shutdown.
+
+mod health;
+mod upkeep;
+
+use std::{collections::HashSet, fmt, time::Duration};
+
+use tokio::{task::JoinSet, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+pub use health::{Health, HealthReport};
+
+use crate::{
+    broker::{Broker, BrokerError},
+    bus::Bus,
+    consumer::{BuildError, Built, Consumer, Group, SharedConsumerStatus},
+    error::{StoreError, StoreErrorKind},
+    policy::Backoff,
+    relay::{Relay, RelayOptions},
+    store::{InboxStore, OutboxStore, Store},
+    telemetry::OutageLog,
+};
+
+const START_RETRY: Backoff =
+    Backoff::exponential(Duration::from_millis(200), Duration::from_secs(5));
+
+type Mount<S> = Box<dyn FnOnce(&Bus<S>) -> Result<Built, BuildError> + Send>;
+
+/// Relay and consumers of one process.
+///
+/// ```ignore
+/// bus.runtime(JetStream::connect(url).await?)
+///     .state(app)
+///     .relay(RelayOptions::default())
+///     .consumer(Consumer::of(create_shipment {}))
+///     .run(shutdown)
+///     .await?;
+/// ```
+#[must_use = "a runtime does nothing until it runs"]
+pub struct Runtime<S: Store, B, St = ()> {
+    bus: Bus<S>,
+    broker: B,
+    state: St,
+    relay: Option<RelayOptions>,
+    consumers: Vec<(&'static str, SharedConsumerStatus, Mount<S>)>,
+    stop_timeout: Duration,
+    inbox_retention: Duration,
+    health: Health,
+}
+
+impl<S: Store> Bus<S> {
+    /// Starts composing a runtime. The broker enters here, so that a process that only publishes
+    /// needs none.
+    pub fn runtime<B: Broker>(&self, broker: B) -> Runtime<S, B> {
+        Runtime {
+            bus: self.clone(),
+            broker,
+            state: (),
+            relay: None,
+            consumers: Vec::new(),
+            stop_timeout: Duration::from_secs(25),
+            inbox_retention: Duration::from_secs(7 * 24 * 60 * 60),
+            health: Health::default(),
+        }
+    }
+}
+
+/// How a runtime ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stopped {
+    /// Handlers that did not finish in time. Their transactions were rolled back and their messages
+    /// handed back.
+    pub abandoned: usize,
+    /// The relay settled everything and gave its lease up. If not, another relay has to wait until
+    /// the lease runs out.
+    pub relay_released: bool,
+}
+
+/// Why a runtime could not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RuntimeError {
+    /// A consumer is put together wrongly.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// The tables are missing or of another version.
+    #[error("the runtime cannot use its database")]
+    Store(#[from] StoreError),
+    /// A stream, durable or right is missing, or differs from what is needed.
+    #[error("the runtime cannot use its broker")]
+    Broker(#[from] BrokerError),
+}
+
+impl<S: Store, B: Broker, St: Clone + Send + Sync + 'static> Runtime<S, B, St> {
+    /// Sets the application state that [`State`](crate::State) arguments of the consumers mounted
+    /// after this call are taken from.
+    pub fn state<T: Clone + Send + Sync + 'static>(self, state: T) -> Runtime<S, B, T> {
+        Runtime {
+            bus: self.bus,
+            broker: self.broker,
+            state,
+            relay: self.relay,
+            consumers: self.consumers,
+            stop_timeout: self.stop_timeout,
+            inbox_retention: self.inbox_retention,
+            health: self.health,
+        }
+    }
+
+    /// Runs a relay for the bus's target.
+    pub fn relay(mut self, options: RelayOptions) -> Self {
+        self.relay = Some(options);
+        self
+    }
+
+    /// How long a stop may take. Default 25 s: less than the 30 s that Kubernetes grants.
+    pub fn stop_timeout(mut self, timeout: Duration) -> Self {
+        self.stop_timeout = timeout;
+        self
+    }
+
+    /// How long the inbox remembers a handled message. Default 7 days. It must be longer than a
+    /// message can be redelivered or replayed; a stream that keeps messages longer is warned about.
+    pub fn inbox_retention(mut self, retention: Duration) -> Self {
+        self.inbox_retention = retention;
+        self
+    }
+
+    /// What the runtime tells about itself, for health endpoints. Valid before, while and after it
+    /// runs.
+    pub fn health(&self) -> Health {
+        self.health.clone()
+    }
+}
+
+impl<S: OutboxStore + InboxStore, B: Broker, St: Clone + Send + Sync + 'static> Runtime<S, B, St> {
+    /// Mounts a consumer.
+    pub fn consumer(mut self, consumer: Consumer<S, St>) -> Self {
+        let state = self.state.clone();
+        let (name, status) = (consumer.name(), SharedConsumerStatus::new(consumer.name()));
+        self.health.add_consumer(status.clone());
+        self.consumers.push((
+            name,
+            status,
+            Box::new(move |bus| consumer.build(bus, &state)),
+        ));
+        self
+    }
+
+    /// Runs until `shutdown` is cancelled, then stops gracefully: consumers stop pulling and finish
+    /// what they have begun, the relay settles what is in flight and gives its lease up.
+    ///
+    /// A database or broker that is away is waited for, at the start as later.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError`] if it cannot start: what is wrong and what to do.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future abandons what is running. Nothing is lost; messages come again after the
+    /// ack wait, and the relay's lease has to run out.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<Stopped, RuntimeError> {
+        let mut built = Vec::new();
+        let mut names = HashSet::new();
+        for (name, status, build) in self.consumers {
+            if !names.insert(name) {
+                return Err(BuildError::Twice { consumer: name }.into());
+            }
+            built.push((build(&self.bus)?, status));
+        }
+        let store = self.bus.store();
+        if !wait_for_schema(store, &shutdown).await? {
+            return Ok(Stopped {
+                abandoned: 0,
+                relay_released: true,
+            });
+        }
+        let specs: Vec<_> = built
+            .iter()
+            .map(|(built, _)| built.settings.spec())
+            .collect();
+        let group = Group::start(store, &self.broker, built, self.health.database()).await?;
+        for spec in &specs {
+            upkeep::check_retention(&self.broker, spec, self.inbox_retention).await;
+        }
+
+        let relay_stop = CancellationToken::new();
+        let _stop_relay_when_dropped = relay_stop.clone().drop_guard();
+        let mut background = JoinSet::new();
+        let mut relays = JoinSet::new();
+        if let Some(options) = self.relay {
+            let relay = Relay::new(self.bus.clone(), self.broker.clone()).options(options);
+            self.health.set_relay(relay.shared_status().clone());
+            let stop = relay_stop.clone();
+            relays.spawn(async move { relay.run(stop).await });
+        }
+        background.spawn(upkeep::observe(
+            self.bus.clone(),
+            self.broker.clone(),
+            self.health.clone(),
+        ));
+        background.spawn(upkeep::prune(store.clone(), self.inbox_retention));
+        self.health.running(true);
+
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            // Neither ends by itself; a panic in them is a defect that must not go unseen.
+            Some(ended) = relays.join_next(), if !relays.is_empty() => {
+                tracing::error!(panicked = ended.is_err(), "the relay ended by itself; stopping the runtime");
+            }
+        }
+        self.health.running(false);
+        let began = Instant::now();
+        let abandoned = group.stop(began + self.stop_timeout * 4 / 5).await;
+        background.shutdown().await;
+        // Only now, so that what the last handlers published goes out as well.
+        relay_stop.cancel();
+        let relays_done = async { while relays.join_next().await.is_some() {} };
+        let relay_released = tokio::time::timeout_at(began + self.stop_timeout, relays_done)
+            .await
+            .is_ok();
+        if !relay_released {
+            tracing::warn!("the relay did not stop in time; its lease has to run out");
+            relays.shutdown().await;
+        }
+        tracing::info!(abandoned, relay_released, took = ?began.elapsed(), "the runtime has stopped");
+        Ok(Stopped {
+            abandoned,
+            relay_released,
+        })
+    }
+}
+
+/// Waits for a database that is away; `false` if the runtime is to stop meanwhile.
+async fn wait_for_schema<S: Store>(
+    store: &S,
+    shutdown: &CancellationToken,
+) -> Result<bool, StoreError> {
+    let mut outage = OutageLog::new("checking the schema");
+    loop {
+        match store.check_schema().await {
+            Ok(()) => {
+                outage.worked("start");
+                return Ok(true);
+            }
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    StoreErrorKind::Unavailable | StoreErrorKind::Busy
+                ) =>
+            {
+                outage.failed("start", &error);
+                tokio::select! {
+                    () = tokio::time::sleep(START_RETRY.delay(outage.failures())) => {}
+                    () = shutdown.cancelled() => return Ok(false),
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+impl<S: Store, B, St> fmt::Debug for Runtime<S, B, St> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let consumers: Vec<_> = self.consumers.iter().map(|(name, ..)| name).collect();
+        f.debug_struct("Runtime")
+            .field("bus", &self.bus)
+            .field("consumers", &consumers)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,124 @@
+//! One connection, from its handshake to its end.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_nats::{Client, HeaderMap, PublishError, PublishErrorKind, Subject};
+use bytes::Bytes;
+use tokio::task::unconstrained;
+
+use super::calls::{CallError, Calls, Reply, Ticket};
+
+/// At most so many refused subjects are remembered.
+const MAX_REFUSED: usize = 256;
+
+#[derive(Debug)]
+pub(crate) struct Life {
+    pub(crate) client: Client,
+    pub(super) calls: Arc<Calls>,
+    /// What reply subjects begin with, dot included.
+    pub(super) inbox: String,
+    refused: Mutex<HashMap<String, Arc<str>>>,
+}
+
+impl Life {
+    pub(super) fn new(client: Client, inbox: String) -> Self {
+        Self { client, calls: Arc::default(), inbox, refused: Mutex::default() }
+    }
+
+    /// Hands a request to the connection; the reply is then awaited with the ticket.
+    pub(crate) async fn send(
+        &self,
+        subject: Subject,
+        headers: Option<HeaderMap>,
+        payload: Bytes,
+        timeout: Duration,
+    ) -> Result<Result<Ticket, Reply>, CallError> {
+        let (mut ticket, token) = self.calls.register(subject.clone(), timeout)?;
+        let reply = format!("{}{token:x}", self.inbox);
+        // Unconstrained: a task's budget must not delay the hand-over past that of a later message.
+        let sending = unconstrained(async {
+            match headers {
+                Some(headers) => self.client.publish_with_reply_and_headers(subject, reply, headers, payload).await,
+                None => self.client.publish_with_reply(subject, reply, payload).await,
+            }
+        });
+        tokio::select! {
+            biased;
+            sent = sending => sent.map_err(|error| unsent(&error))?,
+            early = ticket.reply() => return early.map(Err),
+        }
+        Ok(Ok(ticket))
+    }
+
+    /// A request and its reply.
+    pub(crate) async fn call(
+        &self,
+        subject: Subject,
+        headers: Option<HeaderMap>,
+        payload: Bytes,
+        timeout: Duration,
+    ) -> Result<Reply, CallError> {
+        match self.send(subject, headers, payload, timeout).await? {
+            Ok(mut ticket) => ticket.reply().await,
+            Err(reply) => Ok(reply),
+        }
+    }
+
+    /// Publishes without waiting for an answer.
+    pub(crate) async fn publish(
+        &self,
+        subject: Subject,
+        reply: Option<String>,
+        payload: Bytes,
+        timeout: Duration,
+    ) -> Result<(), CallError> {
+        let sending = async {
+            match reply {
+                Some(reply) => self.client.publish_with_reply(subject, reply, payload).await,
+                None => self.client.publish(subject, payload).await,
+            }
+        };
+        match tokio::time::timeout(timeout, sending).await {
+            Ok(sent) => sent.map_err(|error| unsent(&error)),
+            Err(_) => Err(CallError::TimedOut),
+        }
+    }
+
+    /// Why the server refused a subject on this connection, if it did.
+    pub(crate) fn refused(&self, subject: &str) -> Option<Arc<str>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).get(subject).cloned()
+    }
+
+    /// Takes note that the server refused a subject; whether that is news.
+    pub(super) fn refuse(&self, subject: &str, text: &Arc<str>) -> bool {
+        let own_inbox = subject.strip_suffix('*') == Some(self.inbox.as_str());
+        if own_inbox {
+            self.calls.close(CallError::Denied(text.clone()));
+        } else {
+            self.calls.deny(subject, text);
+        }
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let news = !refused.contains_key(subject);
+        if news {
+            if refused.len() >= MAX_REFUSED {
+                refused.clear();
+            }
+            refused.insert(subject.to_owned(), text.clone());
+        }
+        news
+    }
+}
+
+fn unsent(error: &PublishError) -> CallError {
+    match error.kind() {
+        PublishErrorKind::Send => CallError::Disconnected,
+        PublishErrorKind::InvalidSubject => CallError::Invalid("the subject is not valid".to_owned()),
+        PublishErrorKind::MaxPayloadExceeded => CallError::Invalid(
+            std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string),
+        ),
+    }
+}

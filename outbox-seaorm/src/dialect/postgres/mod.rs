@@ -1,0 +1,137 @@
+//! PostgreSQL 14 or newer.
+
+mod inbox;
+mod outbox;
+mod schema;
+
+use std::time::Duration;
+
+use outbox_core::store::{AttemptEnd, HeldChange, HoldMove, OutboxRecord, ReadQuery, Settled};
+use sea_orm::{DatabaseTransaction, DbBackend, Statement, Value, sea_query::ArrayType};
+use uuid::Uuid;
+
+use super::{Dialect, Query, Task};
+use crate::{
+    clock::Clock,
+    tables::{Table, Tables},
+};
+
+#[derive(Debug)]
+pub(crate) struct Postgres;
+
+impl Dialect for Postgres {
+    fn backend(&self) -> DbBackend {
+        DbBackend::Postgres
+    }
+
+    fn now(&self, clock: &Clock) -> String {
+        match clock {
+            Clock::Database => "clock_timestamp()".to_owned(),
+            Clock::Manual(clock) => {
+                format!("(TIMESTAMPTZ 'epoch' + INTERVAL '{} microseconds')", clock.micros())
+            }
+        }
+    }
+
+    fn later(&self, time: &str, micros: &str) -> String {
+        format!("({time} + {micros} * INTERVAL '1 microsecond')")
+    }
+
+    fn micros(&self, time: &str) -> String {
+        // A row edited by hand can hold 'infinity', which no integer can express.
+        format!("CASE WHEN isfinite({time}) THEN (extract(epoch FROM {time}) * 1000000)::bigint ELSE 0 END")
+    }
+
+    fn chunk(&self, rows: usize) -> usize {
+        rows.min(5000)
+    }
+
+    fn insert(&self, table: &Table, now: &str, rows: &[&OutboxRecord]) -> Statement {
+        outbox::insert(table, now, rows)
+    }
+
+    fn schedule(&self, table: &Table, target: &str, now: &str, rows: &[&OutboxRecord]) -> Statement {
+        outbox::schedule(table, target, now, rows)
+    }
+
+    fn read(&self, table: &Table, query: &ReadQuery) -> Statement {
+        outbox::read(table, query, &self.micros("occurred_at"))
+    }
+
+    fn settle(&self, table: &Table, rows: &[Settled]) -> Statement {
+        outbox::delete_pairs(table, "seq", rows.iter().map(|row| (row.seq, row.id)))
+    }
+
+    fn hold(&self, tables: &Tables, table: &Table, target: &str, now: &str, moves: &[HoldMove]) -> Statement {
+        outbox::hold(&tables.held, table, target, now, moves)
+    }
+
+    fn remove(&self, table: &Table, moves: &[HoldMove]) -> Statement {
+        outbox::delete_pairs(table, "seq", moves.iter().map(|row| (row.seq, row.id)))
+    }
+
+    fn change(&self, table: &Table, target: &str, now: &str, changes: &[HeldChange]) -> Statement {
+        outbox::change(table, target, now, changes)
+    }
+
+    fn settle_held(&self, table: &Table, target: &str, rows: &[(i64, Uuid)]) -> Statement {
+        let mut statement = outbox::delete_pairs(table, "id", rows.iter().copied());
+        statement.sql.push_str(" AND t.target = $3");
+        if let Some(values) = &mut statement.values {
+            values.0.push(target.into());
+        }
+        statement
+    }
+
+    fn record<'a>(
+        &'a self,
+        tx: &'a DatabaseTransaction,
+        table: &'a Table,
+        consumer: &'a str,
+        now: &'a str,
+        ids: &'a [Uuid],
+    ) -> Task<'a, Vec<bool>> {
+        Box::pin(inbox::record(tx, table, consumer, now, ids))
+    }
+
+    fn open_start(&self, table: &Table, consumer: &str, id: Uuid, now: &str, lone: bool) -> Statement {
+        super::conflict::open_start(self, table, consumer, id, now, lone)
+    }
+
+    fn end_start(&self, table: &Table, consumer: &str, id: Uuid, now: &str, end: &AttemptEnd) -> Statement {
+        super::conflict::end_start(self, table, consumer, id, now, end)
+    }
+
+    fn prune(&self, table: &Table, column: &str, now: &str, age: Duration, limit: u32) -> Statement {
+        inbox::prune(table, column, now, age, limit)
+    }
+
+    fn create_shared(&self, tables: &Tables) -> Vec<String> {
+        schema::create_shared(tables)
+    }
+
+    fn create_outbox(&self, table: &Table) -> Vec<String> {
+        schema::create_outbox(table)
+    }
+
+    fn exists(&self, _tables: &Tables, table: &Table) -> Statement {
+        schema::exists(table)
+    }
+
+    fn lock<'a>(&'a self, connection: &'a DatabaseTransaction, tables: &'a Tables) -> Task<'a, ()> {
+        Box::pin(schema::lock(connection, tables))
+    }
+
+    fn requirements<'a>(&'a self, connection: &'a dyn Query, tables: &'a Tables) -> Task<'a, Result<(), String>> {
+        Box::pin(schema::requirements(connection, tables))
+    }
+}
+
+fn statement(sql: impl Into<String>, values: Vec<Value>) -> Statement {
+    Statement::from_sql_and_values(DbBackend::Postgres, sql, values)
+}
+
+/// An array parameter. None of its elements may be NULL, which SeaORM cannot bind.
+fn array<T: Into<Value>>(kind: ArrayType, items: impl IntoIterator<Item = T>) -> Value {
+    Value::Array(kind, Some(Box::new(items.into_iter().map(Into::into).collect())))
+}

@@ -1,0 +1,58 @@
+//! Lists of parameters.
+
+use std::iter;
+
+/// `?, ?, ?`.
+pub(crate) fn binds(count: usize) -> String {
+    iter::repeat_n("?", count).collect::<Vec<_>>().join(", ")
+}
+
+/// `(?, ?), (?, ?)`: `count` tuples of `width` parameters.
+pub(crate) fn tuples(count: usize, width: usize) -> String {
+    let tuple = format!("({})", binds(width));
+    iter::repeat_n(tuple.as_str(), count).collect::<Vec<_>>().join(", ")
+}
+
+/// `items`, with the last one repeated up to the next power of two: drivers keep a prepared
+/// statement for each text, and so there are few texts. Only for lists in which a repetition does
+/// no harm.
+pub(crate) fn padded<T>(items: &[T]) -> impl Iterator<Item = &T> + Clone {
+    let length = if items.is_empty() { 0 } else { items.len().next_power_of_two() };
+    items.iter().chain(iter::repeat_n(items.last(), length - items.len()).flatten())
+}
+
+/// How many of `rows` the next INSERT takes: all up to eight, then powers of two up to 256, again to
+/// keep the number of prepared statements small on the user's connection.
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+pub(crate) fn chunk(rows: usize) -> usize {
+    match rows {
+        0..=8 => rows,
+        9..=511 => 1 << rows.ilog2(),
+        _ => 256,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists() {
+        assert_eq!(tuples(2, 2), "(?, ?), (?, ?)");
+        assert_eq!(padded(&[1, 2, 3]).copied().collect::<Vec<_>>(), [1, 2, 3, 3]);
+        assert_eq!(padded::<i32>(&[]).count(), 0);
+        assert_eq!(padded(&[1, 2]).count(), 2);
+    }
+
+    #[cfg(any(feature = "mysql", feature = "sqlite"))]
+    #[test]
+    fn chunks_add_up() {
+        for mut rows in 1..1_500 {
+            while rows > 0 {
+                let chunk = chunk(rows);
+                assert!(chunk > 0 && chunk <= rows && chunk <= 256);
+                rows -= chunk;
+            }
+        }
+    }
+}

@@ -1,0 +1,35 @@
+#![doc = include_str!("../docs/crate.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(
+    not(all(feature = "postgres", feature = "mysql", feature = "sqlite")),
+    allow(dead_code, unused_imports, reason = "some of it serves the databases that are not enabled")
+)]
+
+macro_rules! with_a_database {
+    ($($item:item)*) => { $(#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))] $item)* };
+}
+
+with_a_database! {
+    mod builder;
+    mod clock;
+    mod code;
+    mod connections;
+    mod dialect;
+    mod error;
+    mod guard;
+    mod inbox;
+    mod ledger;
+    mod migrate;
+    mod outbox;
+    mod rows;
+    mod store;
+    mod tables;
+    mod text;
+
+    pub use builder::SeaOrmBuilder;
+    pub use clock::{Clock, ManualClock};
+    pub use error::DatabaseError;
+    pub use migrate::migration_sql;
+    pub use store::SeaOrm;
+    pub use tables::NameError;
+}

@@ -1,0 +1,44 @@
+//! Transactions that begin by renewing the lease, so that whoever lost it changes nothing.
+
+use outbox_core::{error::StoreError, store::Lease};
+use sea_orm::{ConnectionTrait, DatabaseTransaction, QueryResult, Statement};
+
+use super::lease;
+use crate::{SeaOrm, error::failed, guard};
+
+/// A transaction whose first statement renewed the lease. The lease's row stays locked to its end,
+/// so nobody takes the lease meanwhile.
+pub(super) struct Fence {
+    tx: DatabaseTransaction,
+    operation: &'static str,
+}
+
+impl Fence {
+    pub(super) async fn begin(store: &SeaOrm, operation: &'static str, lease: &Lease) -> Result<Self, StoreError> {
+        let tx = guard::begin_plain(store.inner.connections.system()).await?;
+        let fence = Self { tx, operation };
+        if fence.execute(lease::renewal(store, lease)).await? == 0 {
+            fence.rollback().await;
+            return Err(lease::lost(operation));
+        }
+        Ok(fence)
+    }
+
+    pub(super) async fn execute(&self, statement: Statement) -> Result<u64, StoreError> {
+        let done = self.tx.execute_raw(statement).await.map_err(|error| failed(self.operation, &error))?;
+        Ok(done.rows_affected())
+    }
+
+    pub(super) async fn query(&self, statement: Statement) -> Result<Vec<QueryResult>, StoreError> {
+        self.tx.query_all_raw(statement).await.map_err(|error| failed(self.operation, &error))
+    }
+
+    pub(super) async fn commit(self) -> Result<(), StoreError> {
+        guard::commit_plain(self.tx, self.operation).await
+    }
+
+    /// The database rolls back by itself if this fails.
+    pub(super) async fn rollback(self) {
+        let _ = self.tx.rollback().await;
+    }
+}

@@ -1,0 +1,29 @@
+//! Reading rows, and deleting those that the broker acknowledged.
+
+use outbox_core::{
+    error::StoreError,
+    store::{OutboxRow, ReadQuery, Settled},
+};
+
+use crate::{SeaOrm, dialect::PAIRS, rows};
+
+const READ: &str = "read the outbox";
+const SETTLE: &str = "delete published rows";
+
+/// A statement by itself has one snapshot, whatever isolation level the session has.
+pub(super) async fn read(store: &SeaOrm, target: &str, query: &ReadQuery) -> Result<Vec<OutboxRow>, StoreError> {
+    if query.limit == 0 {
+        return Ok(Vec::new());
+    }
+    let statement = store.dialect().read(store.outbox(target, READ)?, query);
+    Ok(store.query(READ, statement).await?.iter().map(rows::message).collect())
+}
+
+pub(super) async fn settle(store: &SeaOrm, target: &str, settled: &[Settled]) -> Result<u64, StoreError> {
+    let table = store.outbox(target, SETTLE)?;
+    let mut deleted = 0;
+    for chunk in settled.chunks(PAIRS) {
+        deleted += store.execute(SETTLE, store.dialect().settle(table, chunk)).await?.rows_affected();
+    }
+    Ok(deleted)
+}

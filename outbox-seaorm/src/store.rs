@@ -1,0 +1,191 @@
+//! The store: what its clones share, and how its own statements run.
+
+use std::{error::Error, fmt, sync::Arc, time::Duration};
+
+use outbox_core::{
+    error::{StoreError, StoreErrorKind},
+    store::{OpenTx, OutboxRecord, Pool, Store},
+};
+use sea_orm::{
+    ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbErr, ExecResult, QueryResult, Statement, Value,
+};
+
+use crate::{
+    builder::SeaOrmBuilder,
+    clock::Clock,
+    connections::Connections,
+    dialect::{self, Dialect},
+    error::{self, failed, refused},
+    guard, outbox,
+    tables::{Table, Tables},
+};
+
+/// Events in a database that SeaORM reaches: PostgreSQL, MySQL, MariaDB or SQLite.
+///
+/// Cheap to clone; clones share their connections.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use outbox_seaorm::SeaOrm;
+///
+/// let db = sea_orm::Database::connect("postgres://localhost/shop").await?;
+/// let store = SeaOrm::new(db);
+/// store.migrate().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct SeaOrm {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) dialect: &'static dyn Dialect,
+    pub(crate) tables: Tables,
+    pub(crate) clock: Clock,
+    pub(crate) connections: Connections,
+}
+
+impl SeaOrm {
+    /// A store with the default settings on the database of `db`.
+    ///
+    /// # Panics
+    ///
+    /// If `db` is not connected, or to a database whose feature of this crate (`postgres`, `mysql`,
+    /// `sqlite`) is not enabled; [`builder`](Self::builder) returns that as an error.
+    #[must_use]
+    #[allow(clippy::panic, reason = "a mistake in the program's set-up, documented")]
+    pub fn new(db: DatabaseConnection) -> Self {
+        match Self::builder(db).build() {
+            Ok(store) => store,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// A store with settings of its own.
+    pub fn builder(db: DatabaseConnection) -> SeaOrmBuilder {
+        SeaOrmBuilder::new(db)
+    }
+
+    pub(crate) fn dialect(&self) -> &'static dyn Dialect {
+        self.inner.dialect
+    }
+
+    pub(crate) fn tables(&self) -> &Tables {
+        &self.inner.tables
+    }
+
+    pub(crate) fn now(&self) -> String {
+        self.inner.dialect.now(&self.inner.clock)
+    }
+
+    /// The expression for the moment that lies as far ahead as a parameter says, in microseconds.
+    pub(crate) fn later(&self) -> String {
+        self.dialect().later(&self.now(), "?")
+    }
+
+    pub(crate) fn outbox(&self, target: &str, operation: &'static str) -> Result<&Table, StoreError> {
+        self.tables().outbox(target).ok_or_else(|| {
+            let target: String = target.chars().take(80).collect();
+            let message = format!("the store does not know the target {target:?}: add `.target({target:?})` to its builder");
+            refused(StoreErrorKind::Schema, operation, message)
+        })
+    }
+
+    /// A statement that all databases understand, with `?` for parameters.
+    pub(crate) fn sql(&self, sql: &str, values: Vec<Value>) -> Statement {
+        dialect::portable(self.dialect().backend(), sql, values)
+    }
+
+    /// Runs a statement by itself on the system's connections.
+    pub(crate) async fn execute(&self, operation: &'static str, statement: Statement) -> Result<ExecResult, StoreError> {
+        let db = self.inner.connections.system();
+        let result = retried(|| db.execute_raw(statement.clone())).await;
+        result.map_err(|error| failed(operation, &error))
+    }
+
+    /// Asks a question by itself on the system's connections.
+    pub(crate) async fn query(&self, operation: &'static str, statement: Statement) -> Result<Vec<QueryResult>, StoreError> {
+        let db = self.inner.connections.system();
+        let result = retried(|| db.query_all_raw(statement.clone())).await;
+        result.map_err(|error| failed(operation, &error))
+    }
+}
+
+/// Runs a statement that is a transaction of its own, again if it fell victim to a deadlock or
+/// found the database busy: it had no effect then.
+async fn retried<T, F: Future<Output = Result<T, DbErr>>>(mut run: impl FnMut() -> F) -> Result<T, DbErr> {
+    let mut tries = 0;
+    loop {
+        let result = run().await;
+        tries += 1;
+        match result {
+            Err(error) if tries < 4 && error::kind(&error) == Some(StoreErrorKind::Busy) => {
+                tokio::time::sleep(Duration::from_millis(fastrand::u64(1..=5) << tries)).await;
+            }
+            result => return result,
+        }
+    }
+}
+
+impl Store for SeaOrm {
+    type Tx = DatabaseTransaction;
+
+    async fn insert(
+        &self,
+        tx: &DatabaseTransaction,
+        target: &str,
+        records: &[OutboxRecord],
+    ) -> Result<(), StoreError> {
+        outbox::insert(self, tx, target, records).await
+    }
+
+    async fn begin(&self, pool: Pool) -> Result<DatabaseTransaction, StoreError> {
+        let own = pool == Pool::Consumer && !self.inner.connections.shared();
+        let db = match pool {
+            Pool::Consumer => self.inner.connections.consumers(),
+            _ => self.inner.connections.user().clone(),
+        };
+        guard::begin(db, self.dialect().guard(own)).await
+    }
+
+    async fn commit(&self, tx: DatabaseTransaction) -> Result<(), StoreError> {
+        guard::commit(tx).await
+    }
+
+    async fn rollback(&self, tx: DatabaseTransaction) -> Result<(), StoreError> {
+        guard::rollback(tx).await
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        const TIMEOUT: Duration = Duration::from_secs(5);
+        const OPERATION: &str = "reach the database";
+        let answer = self.query(OPERATION, self.sql("SELECT 1", vec![]));
+        match tokio::time::timeout(TIMEOUT, answer).await {
+            Ok(answer) => answer.map(drop),
+            Err(_) => Err(refused(StoreErrorKind::Unavailable, OPERATION, "no answer within five seconds")),
+        }
+    }
+
+    fn classify(&self, error: &(dyn Error + 'static)) -> Option<StoreErrorKind> {
+        error::classify(error)
+    }
+
+    async fn check_schema(&self) -> Result<(), StoreError> {
+        crate::migrate::check(self).await
+    }
+}
+
+impl OpenTx<SeaOrm> for DatabaseTransaction {
+    fn open_tx(&self) -> &DatabaseTransaction {
+        self
+    }
+}
+
+impl fmt::Debug for SeaOrm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SeaOrm")
+            .field("backend", &self.dialect().backend())
+            .field("targets", &self.tables().outboxes().map(|(target, _)| target).collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}

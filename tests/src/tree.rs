@@ -1,0 +1,89 @@
+//! Signals for a process and everything that it has started.
+
+use std::path::Path;
+use std::process::Child;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Kills a child with its descendants and reaps it.
+///
+/// Everything is frozen first, so that nothing is left to notice the death of another.
+pub(crate) fn kill_tree(child: &mut Child) {
+    if child.try_wait().is_ok_and(|status| status.is_some()) {
+        return;
+    }
+    let pid = pid(child);
+    for each in freeze_tree(pid) {
+        signal(each, Signal::KILL);
+    }
+    signal(pid, Signal::KILL);
+    let _ = child.wait();
+}
+
+/// Freezes a process and then its descendants, and returns the latter.
+pub(crate) fn freeze_tree(pid: Pid) -> Vec<Pid> {
+    signal(pid, Signal::STOP);
+    let mut frozen = Vec::new();
+    loop {
+        let found = descendants(pid);
+        let fresh: Vec<_> = found
+            .into_iter()
+            .filter(|each| !frozen.contains(each))
+            .collect();
+        if fresh.is_empty() {
+            return frozen;
+        }
+        for each in fresh {
+            signal(each, Signal::STOP);
+            frozen.push(each);
+        }
+    }
+}
+
+/// The id of a child.
+pub(crate) fn pid(child: &Child) -> Pid {
+    Pid::from_child(child)
+}
+
+/// Sends a signal; a process that is already gone is no error.
+pub(crate) fn signal(pid: Pid, signal: Signal) {
+    let _ = kill_process(pid, signal);
+}
+
+/// Every process whose chain of parents leads to `ancestor`.
+///
+/// The process group does not tell: database servers put each of their children into its own.
+pub(crate) fn descendants(ancestor: Pid) -> Vec<Pid> {
+    let parents: Vec<(Pid, Pid)> = std::fs::read_dir("/proc")
+        .expect("read /proc")
+        .flatten()
+        .filter_map(|entry| parent_of(&entry.path()))
+        .collect();
+    let mut family = vec![ancestor];
+    let mut next = 0;
+    while let Some(&parent) = family.get(next) {
+        family.extend(
+            parents
+                .iter()
+                .filter(|(_, of)| *of == parent)
+                .map(|(pid, _)| *pid),
+        );
+        next += 1;
+    }
+    family.split_off(1)
+}
+
+/// The process behind a directory of `/proc`, and its parent.
+fn parent_of(process: &Path) -> Option<(Pid, Pid)> {
+    let pid: i32 = process.file_name()?.to_str()?.parse().ok()?;
+    let stat = std::fs::read_to_string(process.join("stat")).ok()?;
+    // "pid (name) state parent ..", where the name may contain anything.
+    let parent: i32 = stat
+        .rsplit_once(')')?
+        .1
+        .split_whitespace()
+        .nth(1)?
+        .parse()
+        .ok()?;
+    Some((Pid::from_raw(pid)?, Pid::from_raw(parent)?))
+}
