@@ -22,6 +22,8 @@
 //! The directory is in memory where there is room, or where
 //! [`OUTBOX_TEST_DATA_DIR`](DATA_DIR) says.
 
+pub mod conformance;
+
 mod backend;
 mod child;
 mod database_server;

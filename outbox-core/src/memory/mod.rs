@@ -91,6 +91,20 @@ impl MemoryBroker {
             .collect()
     }
 
+    /// Stores a second copy of a message, as happens when a confirmation was lost and the duplicate
+    /// window has passed. Returns how many copies were made: one for each stored message of this id.
+    ///
+    /// For tests of what a duplicate does.
+    pub fn duplicate(&self, id: Uuid) -> usize {
+        let copies: Vec<_> = self.messages().into_iter().filter(|message| message.id == Some(id)).collect();
+        let count = copies.len();
+        for mut copy in copies {
+            copy.id = None; // unknown to the duplicate window
+            self.0.store(copy);
+        }
+        count
+    }
+
     /// Makes the broker unreachable (`true`) or reachable again (`false`), for tests of outages.
     pub fn set_offline(&self, offline: bool) {
         self.0.offline.store(offline, Ordering::Release);

@@ -34,6 +34,22 @@ pub struct OutboxRecord {
     pub delay: Option<Duration>,
 }
 
+impl OutboxRecord {
+    /// A record of version 1 without key, headers and delay; the fields are public.
+    pub fn new(id: Uuid, event_type: impl Into<String>, subject: impl Into<String>, payload: impl Into<Bytes>) -> Self {
+        Self {
+            id,
+            event_type: event_type.into(),
+            version: 1,
+            subject: subject.into(),
+            key: None,
+            headers: String::new(),
+            payload: payload.into(),
+            delay: None,
+        }
+    }
+}
+
 /// A row of the outbox, as the relay reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "store adapters build it")]

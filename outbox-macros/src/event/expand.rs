@@ -1,7 +1,7 @@
 //! The impl and the envelope's alias.
 
 use proc_macro2::TokenStream;
-use quote::{format_ident, quote};
+use quote::{ToTokens, format_ident, quote};
 use syn::{DeriveInput, GenericParam, Generics, ext::IdentExt};
 
 use super::{attr::EventAttr, upcast};
@@ -45,7 +45,7 @@ pub(crate) fn expand(input: &DeriveInput, attr: &EventAttr, ctxt: &Ctxt) -> Toke
                 #key
                 #upcast
             }
-                    };
+        };
     }
 }
 
@@ -53,14 +53,14 @@ pub(crate) fn expand(input: &DeriveInput, attr: &EventAttr, ctxt: &Ctxt) -> Toke
 /// wherever serde's derives say so.
 fn where_clause(generics: &Generics, attr: &EventAttr) -> TokenStream {
     let private = attr.root.private();
+    if generics.params.is_empty() {
+        return generics.where_clause.to_token_stream();
+    }
     let own = generics
         .where_clause
         .iter()
         .flat_map(|clause| &clause.predicates);
     let own = quote!(#(#own,)*);
-    if generics.params.is_empty() {
-        return quote!(where #own);
-    }
     let older = &attr.upcast_from.iter().collect::<Vec<_>>();
     quote! {
         where
@@ -95,7 +95,7 @@ fn alias(input: &DeriveInput, attr: &EventAttr) -> TokenStream {
     let params = (!input.generics.params.is_empty()).then(|| quote!(<#(#params),*>));
     quote! {
         #[doc = #doc]
-        #[allow(dead_code, unreachable_pub)]
+        #[allow(dead_code, deprecated, unreachable_pub)]
         #vis type #alias #params = #private::Envelope<#name #ty_generics>;
     }
 }

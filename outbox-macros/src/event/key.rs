@@ -145,7 +145,7 @@ impl Key {
                 })
             }
             (Data::Struct(data), [first, ..]) if !has(&data.fields, first) => {
-                let known: Vec<String> = members(&data.fields).map(|field| name(&field)).collect();
+                let known: Vec<String> = data.fields.members().map(|field| name(&field)).collect();
                 let message = format!(
                     "`{}` has no field `{}` to take the ordering key from: {}",
                     input.ident,
@@ -197,11 +197,7 @@ impl Key {
 }
 
 fn has(fields: &Fields, member: &Member) -> bool {
-    members(fields).any(|field| field == *member)
-}
-
-fn members(fields: &Fields) -> impl Iterator<Item = Member> {
-    fields.members()
+    fields.members().any(|field| field == *member)
 }
 
 fn name(member: &Member) -> String {

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize, IntegrationEvent)]
 #[event(subject = "shop.placed", version = 1)]
+#[deprecated = "read, and no longer written"]
 struct PlacedV1 {
     id: u32,
 }
@@ -22,6 +23,7 @@ struct Placed {
     total: Option<i64>,
 }
 
+#[allow(deprecated)]
 impl From<PlacedV1> for PlacedV2 {
     fn from(older: PlacedV1) -> Self {
         Self {

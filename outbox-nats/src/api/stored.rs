@@ -63,7 +63,7 @@ pub(crate) fn readable(block: &[u8]) -> Option<Headers> {
     let mut lines = std::str::from_utf8(block).ok()?.lines().peekable();
     let status = lines.next()?.strip_prefix("NATS/1.0")?.trim();
     let status = status.split_once(' ').map_or(status, |(status, _)| status.trim());
-    if !status.is_empty() && !status.parse::<async_nats::StatusCode>().is_ok() {
+    if !status.is_empty() && status.parse::<async_nats::StatusCode>().is_err() {
         return None;
     }
     while let Some(line) = lines.next() {

@@ -105,9 +105,9 @@ impl Calls {
     }
 
     /// Ends all calls, and every later one at once.
-    pub(crate) fn close(&self, error: CallError) {
+    pub(crate) fn close(&self, error: &CallError) {
         self.lock().closed.get_or_insert(error.clone());
-        self.end(|_| true, &error);
+        self.end(|_| true, error);
     }
 
     fn end(&self, over: impl Fn(&Call) -> bool, error: &CallError) {
@@ -209,7 +209,7 @@ mod tests {
         let (mut closed, _) = calls.register("d".into(), LONG).unwrap();
         calls.expire(Instant::now());
         calls.deny("c", &"no".into());
-        calls.close(CallError::Disconnected);
+        calls.close(&CallError::Disconnected);
         assert!(matches!(expired.reply().await, Err(CallError::TimedOut)));
         assert!(matches!(denied.reply().await, Err(CallError::Denied(_))));
         assert!(matches!(closed.reply().await, Err(CallError::Disconnected)));

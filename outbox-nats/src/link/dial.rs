@@ -93,7 +93,7 @@ impl Dialer {
             });
         let client = options.connect(addresses).await.map_err(|error| self.refused(&error))?;
         let version = client.server_info().version;
-        if !Version::parse(&version).is_some_and(|version| version >= Version::OLDEST) {
+        if Version::parse(&version).is_none_or(|version| version < Version::OLDEST) {
             return Err(self.error(
                 BrokerErrorKind::Configuration,
                 &format!("its nats-server is version {version}, but {} or newer is needed", Version::OLDEST),

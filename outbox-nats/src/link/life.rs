@@ -97,7 +97,7 @@ impl Life {
     pub(super) fn refuse(&self, subject: &str, text: &Arc<str>) -> bool {
         let own_inbox = subject.strip_suffix('*') == Some(self.inbox.as_str());
         if own_inbox {
-            self.calls.close(CallError::Denied(text.clone()));
+            self.calls.close(&CallError::Denied(text.clone()));
         } else {
             self.calls.deny(subject, text);
         }

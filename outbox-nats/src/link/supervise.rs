@@ -103,7 +103,7 @@ async fn serve(connected: Connected, state: &watch::Sender<State>) -> bool {
             () = &mut closed => break true,
         }
     };
-    life.calls.close(CallError::Disconnected);
+    life.calls.close(&CallError::Disconnected);
     // Whoever still holds the client: its connection ends now, since it knows no other server.
     let _ = life.client.force_reconnect().now_or_never();
     over

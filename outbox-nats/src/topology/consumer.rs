@@ -25,7 +25,8 @@ pub(crate) struct Durable {
 
 
 impl Durable {
-    fn vital(&self) -> Settings {
+    /// Without these a durable loses or strands messages, or does not work at all.
+    fn vital() -> Settings {
         let mut settings = Settings::new();
         settings.insert("ack_policy".to_owned(), json!("explicit"));
         settings.insert("max_deliver".to_owned(), json!(-1));
@@ -93,7 +94,7 @@ impl Durable {
         // One filter and several are different fields.
         let filters = filters(&theirs);
         theirs.insert("filter_subjects".to_owned(), json!(filters));
-        let mut ours = self.vital();
+        let mut ours = Self::vital();
         ours.insert("ack_wait".to_owned(), nanos(self.ack_wait));
         ours.insert("filter_subjects".to_owned(), json!(self.wanted_filters(topology, &filters)));
         let found = differences(&theirs, &ours);

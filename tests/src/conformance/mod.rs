@@ -1,0 +1,3 @@
+//! Suites that every implementation of a trait of core must pass.
+
+pub mod broker;

@@ -1,0 +1,135 @@
+//! Writing events: in order, byte for byte, with the transaction or not at all.
+
+use std::time::Duration;
+
+use outbox_core::store::{HeldReason, OutboxStore, Pool, Store};
+use outbox_tests::{Database, TestDatabase, on_every_database};
+use sea_orm::{ConnectionTrait, TransactionTrait};
+
+use crate::support::*;
+
+on_every_database! {
+    async fn rows_are_numbered_in_the_order_of_the_slice(db: TestDatabase) {
+        let store = store(&db).await;
+        for count in [1, 2, 9, 300] {
+            let records: Vec<_> = (0..count).map(|number| record(Some(&format!("k{number}")))).collect();
+            let rows = publish(&store, &records).await;
+            assert_eq!(rows.iter().map(|row| row.id).collect::<Vec<_>>(), records.iter().map(|record| record.id).collect::<Vec<_>>());
+            assert!(rows.is_sorted_by_key(|row| row.seq));
+        }
+    }
+
+    async fn every_byte_comes_back(db: TestDatabase) {
+        let store = store(&db).await;
+        let bytes: Vec<u8> = (0..1 << 20).map(|number: u32| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let mut large = payload(bytes);
+        large.version = 7;
+        large.key = Some("🦀 e\u{301} \u{202e}עברית\u{2028} ".to_owned());
+        large.headers = "tenant: acme 🦀\nce-correlationid: c%20d\n".to_owned();
+        let mut empty = payload(Vec::new());
+        empty.key = Some("a\\b'c\"d%_ ".to_owned());
+        for records in [vec![large.clone()], vec![large.clone(), empty.clone()]] {
+            let rows = publish(&store, &records).await;
+            assert_eq!(rows.len(), records.len());
+            for (row, record) in rows.iter().zip(&records) {
+                assert_eq!(row.payload, record.payload);
+                assert_eq!(row.key, record.key);
+                assert_eq!(row.headers, record.headers);
+                assert_eq!(row.event_type, record.event_type);
+                assert_eq!(row.subject, record.subject);
+                assert_eq!(row.version, i32::from(record.version));
+                assert!((time::OffsetDateTime::now_utc() - row.occurred_at).abs() < MINUTE, "{}", row.occurred_at);
+            }
+            let rows: Vec<_> = rows.iter().map(settled).collect();
+            assert_eq!(store.settle(TARGET, &rows).await.expect("settle"), rows.len() as u64);
+        }
+    }
+
+    async fn what_rolls_back_is_gone(db: TestDatabase) {
+        let store = store(&db).await;
+        let tx = store.begin(Pool::User).await.expect("begin");
+        store.insert(&tx, TARGET, &[record(None)]).await.expect("insert");
+        store.rollback(tx).await.expect("roll back");
+
+        let tx = db.connection.begin().await.expect("begin");
+        let kept = record(None);
+        store.insert(&tx, TARGET, &[kept.clone()]).await.expect("insert");
+        let nested = tx.begin().await.expect("a savepoint");
+        store.insert(&nested, TARGET, &[record(None)]).await.expect("insert");
+        nested.rollback().await.expect("roll back to the savepoint");
+        tx.commit().await.expect("commit");
+        assert_eq!(read_ids(&store).await, [kept.id]);
+    }
+
+    async fn delayed_events_are_scheduled(db: TestDatabase) {
+        let (store, clock) = store_with_clock(&db).await;
+        let now = record(None);
+        let mut later = [record(Some("k")), record(None)];
+        later[0].delay = Some(Duration::from_secs(60));
+        later[1].delay = Some(Duration::from_secs(30));
+        let tx = store.begin(Pool::User).await.expect("begin");
+        store.insert(&tx, TARGET, &[later[0].clone(), now.clone(), later[1].clone()]).await.expect("insert");
+        store.commit(tx).await.expect("commit");
+        assert_eq!(read_ids(&store).await, [now.id]);
+
+        let mut filter = all_held();
+        filter.reasons = vec![HeldReason::Scheduled];
+        let rows = held(&store, filter).await;
+        assert_eq!(rows.iter().map(|row| row.row.id).collect::<Vec<_>>(), [later[1].id, later[0].id], "by due time");
+        assert_eq!(rows[1].due_in, Duration::from_secs(60));
+        assert_eq!(rows[1].row.seq, 0);
+        assert_eq!(store.next_due(TARGET).await.expect("next due"), Some(Duration::from_secs(30)));
+
+        let lease = lease(&store).await;
+        assert_eq!(store.release_due(&lease, 10).await.expect("release"), 0);
+        clock.advance(Duration::from_secs(31));
+        assert_eq!(store.next_due(TARGET).await.expect("next due"), Some(Duration::ZERO));
+        assert_eq!(store.release_due(&lease, 10).await.expect("release"), 1);
+        clock.advance(Duration::from_secs(31));
+        assert_eq!(store.release_due(&lease, 10).await.expect("release"), 1);
+        let rows = read(&store, everything()).await;
+        assert_eq!(rows.iter().map(|row| row.id).collect::<Vec<_>>(), [now.id, later[1].id, later[0].id]);
+        assert_eq!(rows[2].key.as_deref(), Some("k"));
+        assert_eq!(rows[2].occurred_at - rows[0].occurred_at, Duration::from_secs(60), "written when it was due");
+    }
+
+    async fn what_a_column_cannot_hold_is_refused(db: TestDatabase) {
+        let store = store(&db).await;
+        let mut records = [record(Some("a\0b")), record(Some(&"k".repeat(256))), record(None), record(None), record(None)];
+        records[2].subject = "s".repeat(1025);
+        records[3].headers = "a: \0\n".to_owned();
+        records[4].event_type = "t".repeat(256);
+        for record in records {
+            let tx = store.begin(Pool::User).await.expect("begin");
+            let error = store.insert(&tx, TARGET, &[record]).await.expect_err("refused");
+            assert_eq!(error.operation(), "write to the outbox");
+            store.insert(&tx, TARGET, &[self::record(None)]).await.expect("the transaction is still usable");
+            store.rollback(tx).await.expect("roll back");
+        }
+        let tx = store.begin(Pool::User).await.expect("begin");
+        let error = store.insert(&tx, "unknown", &[record(None)]).await.expect_err("no such target");
+        assert!(format!("{error:?}").contains(".target(\\\"unknown\\\")"), "{error:?}");
+        store.rollback(tx).await.expect("roll back");
+    }
+
+    async fn text_is_kept_whatever_the_database_defaults_to(db: TestDatabase) {
+        if db.kind == Database::MariaDb {
+            run(&db.connection, "ALTER DATABASE CHARACTER SET latin1").await;
+            run(&db.connection, "SET GLOBAL sql_mode = ''").await;
+        }
+        let store = store(&db).await;
+        let mut record = record(Some("🦀"));
+        record.headers = "a: 🦀 e\u{301}\n".to_owned();
+        let rows = publish(&store, &[record.clone()]).await;
+        assert_eq!((rows[0].key.as_deref(), rows[0].headers.as_str()), (Some("🦀"), record.headers.as_str()));
+    }
+
+    async fn a_transaction_of_another_kind_of_database_is_refused(db: TestDatabase) {
+        let store = store(&db).await;
+        let other = if db.kind == Database::Sqlite { Database::Postgres } else { Database::Sqlite };
+        let other = other.fresh().await;
+        let tx = other.connection.begin().await.expect("begin");
+        assert!(store.insert(&tx, TARGET, &[record(None)]).await.is_err());
+        tx.execute_unprepared("SELECT 1").await.expect("it is still usable");
+    }
+}

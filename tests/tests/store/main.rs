@@ -1,0 +1,11 @@
+//! The SeaORM store keeps the contract of every trait method, on every database.
+
+mod guard;
+mod hold;
+mod inbox;
+mod insert;
+mod lease;
+mod migrate;
+mod pools;
+mod read;
+mod support;

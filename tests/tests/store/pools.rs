@@ -1,0 +1,158 @@
+//! The store's own connections.
+
+use std::time::Duration;
+
+use outbox_core::{
+    error::StoreErrorKind,
+    store::{InboxStore, OutboxStore, Pool, Store},
+};
+use outbox_seaorm::SeaOrm;
+use outbox_tests::{Database, Proxy, SqliteFile, TestDatabase, on_every_database};
+use sea_orm::{ConnectOptions, ConnectionTrait};
+use uuid::Uuid;
+
+use crate::support::*;
+
+on_every_database! {
+    /// Handlers that hold every connection leave the relay, the ledger and probes alone.
+    async fn hung_handlers_starve_nobody(db: TestDatabase) {
+        let store = SeaOrm::builder(db.connect(1).await).consumer_connections(2).acquire_timeout(Duration::from_millis(500)).build().expect("a store");
+        let store = migrated(store).await;
+        let mut hung = vec![store.begin(Pool::Consumer).await.expect("begin")];
+        if db.kind != Database::Sqlite {
+            hung.push(store.begin(Pool::Consumer).await.expect("begin"));
+            let error = store.begin(Pool::Consumer).await.expect_err("none is free");
+            assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+            store.open_start("a", Uuid::now_v7(), false).await.expect("the ledger works");
+        }
+        store.ping().await.expect("probes work");
+        store.read(TARGET, &everything()).await.expect("the relay works");
+        drop(hung);
+    }
+
+    async fn shared_connections_are_the_users(db: TestDatabase) {
+        let store = migrated(SeaOrm::builder(db.connect(1).await).share_connections().build().expect("a store")).await;
+        let rows = publish(&store, &[record(None)]).await;
+        store.settle(TARGET, &[settled(&rows[0])]).await.expect("settle");
+        let tx = store.begin(Pool::Consumer).await.expect("begin");
+        assert_eq!(store.record(&tx, "a", &[Uuid::now_v7()]).await.expect("record"), [true]);
+        store.commit(tx).await.expect("commit");
+        let lease = lease(&store).await;
+        store.renew(&lease).await.expect("renew");
+    }
+
+    /// What a hook of the user's pool sets holds for the store's own connections too.
+    async fn hooks_are_kept(db: TestDatabase) {
+        if db.kind != Database::Postgres {
+            return;
+        }
+        run(&db.connection, "CREATE SCHEMA app").await;
+        let mut options = ConnectOptions::new(&db.url);
+        options.set_schema_search_path("app");
+        let user = sea_orm::Database::connect(options).await.expect("connect");
+        let store = migrated(SeaOrm::new(user)).await;
+        publish(&store, &[record(None)]).await;
+        assert_eq!(number(&db.connection, "SELECT COUNT(*) FROM app.outbox").await, 1);
+    }
+
+    async fn an_outage_is_unavailable(db: TestDatabase) {
+        if db.kind == Database::Sqlite {
+            return;
+        }
+        let proxy = Proxy::start(&db.url).await;
+        let mut options = ConnectOptions::new(proxy.through(&db.url));
+        options.max_connections(5).acquire_timeout(Duration::from_secs(1));
+        let user = sea_orm::Database::connect(options).await.expect("connect");
+        let store = migrated(SeaOrm::new(user)).await;
+        store.ping().await.expect("it is there");
+        let open = store.begin(Pool::Consumer).await.expect("begin");
+        let lease = lease(&store).await;
+        proxy.cut().await;
+        for error in [
+            store.ping().await.expect_err("gone"),
+            store.read(TARGET, &everything()).await.expect_err("gone"),
+            store.renew(&lease).await.expect_err("gone"),
+            store.begin(Pool::User).await.expect_err("gone"),
+            store.commit(open).await.expect_err("gone"),
+        ] {
+            assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error:?}");
+        }
+        proxy.restore().await;
+        outbox_tests::eventually("it is back", Duration::from_secs(10), async || store.ping().await).await;
+        store.renew(&lease).await.expect("renew");
+    }
+}
+
+/// Publisher, relay, consumer and pruning in one process whose own pool has one connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_works_beside_a_sqlite_pool_of_one() {
+    let file = SqliteFile::new();
+    let user = sea_orm::Database::connect(file.url()).await.expect("connect");
+    let store = migrated(SeaOrm::new(user)).await;
+    let publisher = tokio::spawn({
+        let store = store.clone();
+        async move {
+            for _ in 0..300 {
+                let tx = store.begin(Pool::User).await.expect("begin");
+                store.insert(&tx, TARGET, &[record(None)]).await.expect("insert");
+                store.commit(tx).await.expect("commit");
+            }
+        }
+    });
+    let consumer = |number: u32| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            for _ in 0..100 {
+                let id = Uuid::now_v7();
+                store.open_start("a", id, false).await.expect("open");
+                let tx = store.begin(Pool::Consumer).await.expect("begin");
+                assert_eq!(store.record(&tx, "a", &[id]).await.expect("record"), [true]);
+                assert!(!store.is_recorded("a", id).await.expect("look up while a transaction is open"));
+                store.clear_in(&tx, "a", id).await.expect("clear");
+                store.commit(tx).await.expect("commit");
+                if number == 0 {
+                    store.prune(MINUTE, 100).await.expect("prune");
+                }
+            }
+        })
+    };
+    let consumers: Vec<_> = (0..3).map(consumer).collect();
+    let mut seen = 0;
+    while seen < 300 {
+        let rows = read(&store, everything()).await;
+        seen += store.settle(TARGET, &rows.iter().map(settled).collect::<Vec<_>>()).await.expect("settle");
+    }
+    publisher.await.expect("the publisher");
+    for consumer in consumers {
+        consumer.await.expect("a consumer");
+    }
+}
+
+/// Each spelling either works on one database for all connections, or is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlite_in_memory_is_one_database() {
+    for (url, connections) in [
+        ("sqlite::memory:", 1),
+        ("sqlite::memory:", 5),
+        ("sqlite://file:a?mode=memory&cache=shared", 5),
+        ("sqlite://file:b?mode=memory", 1),
+    ] {
+        let mut options = ConnectOptions::new(url);
+        options.max_connections(connections).idle_timeout(Duration::from_millis(300));
+        let user = sea_orm::Database::connect(options).await.expect("connect");
+        let store = migrated(SeaOrm::new(user.clone())).await;
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        for _ in 0..20 {
+            let (one, two) = tokio::join!(publish(&store, &[record(None)]), async {
+                let tx = store.begin(Pool::Consumer).await.expect("begin");
+                let fresh = store.record(&tx, "a", &[Uuid::now_v7()]).await.expect("record");
+                store.commit(tx).await.expect("commit");
+                fresh
+            });
+            assert_eq!((one.len(), two), (1, vec![true]), "{url}");
+        }
+        assert_eq!(read_ids(&store).await.len(), 20, "{url}");
+        assert_eq!(number(&user, "SELECT COUNT(*) FROM inbox").await, 20, "{url}");
+        user.execute_unprepared("SELECT 1").await.expect("the user's pool works");
+    }
+}

@@ -1,0 +1,229 @@
+//! Reading the outbox: everything that is committed and not excluded, in order, within the limits.
+
+use std::{collections::HashSet, time::Duration};
+
+use outbox_core::store::{Backlog, OutboxStore, Pool, SeqRuns, Store};
+use outbox_tests::{Database, TestDatabase, on_every_database};
+use sea_orm::{ConnectionTrait, TransactionTrait};
+use uuid::Uuid;
+
+use crate::support::*;
+
+on_every_database! {
+    async fn exclusions_and_floor_are_obeyed(db: TestDatabase) {
+        let store = store(&db).await;
+        let rows = publish(&store, &(0..20).map(|_| record(None)).collect::<Vec<_>>()).await;
+        let seqs: Vec<i64> = rows.iter().map(|row| row.seq).collect();
+        let query = |floor, exclude: &[usize], limit| {
+            let mut query = everything();
+            query.floor = floor;
+            query.exclude = SeqRuns::of(exclude.iter().map(|at| seqs[*at]));
+            query.limit = limit;
+            query
+        };
+        let at = async |query| -> Vec<usize> {
+            let rows = read(&store, query).await;
+            rows.iter().map(|row| seqs.iter().position(|seq| *seq == row.seq).expect("a known row")).collect()
+        };
+        assert_eq!(at(query(0, &[0, 1, 2, 5, 9, 10, 19], 6)).await, [3, 4, 6, 7, 8, 11]);
+        assert_eq!(at(query(seqs[7], &[9, 10], 3)).await, [8, 11, 12]);
+        assert_eq!(at(query(seqs[9], &[0, 1, 2, 9, 11], 2)).await, [10, 12], "runs below the floor do no harm");
+        assert_eq!(at(query(0, &(0..20).collect::<Vec<_>>(), 5)).await, []);
+        assert_eq!(at(query(seqs[19], &[], 5)).await, []);
+        assert_eq!(at(query(0, &[], 0)).await, []);
+    }
+
+    async fn many_runs_can_be_excluded(db: TestDatabase) {
+        let store = store(&db).await;
+        let rows = publish(&store, &(0..4000).map(|_| record(None)).collect::<Vec<_>>()).await;
+        let mut query = everything();
+        query.exclude = SeqRuns::of(rows.iter().step_by(2).map(|row| row.seq));
+        query.limit = 1000;
+        let others: Vec<i64> = rows.iter().skip(1).step_by(2).take(1000).map(|row| row.seq).collect();
+        assert_eq!(read(&store, query).await.iter().map(|row| row.seq).collect::<Vec<_>>(), others);
+    }
+
+    async fn bytes_are_limited_but_one_row_always_comes(db: TestDatabase) {
+        let store = store(&db).await;
+        publish(&store, &[100, 0, 100, 50, 1, 5000].map(|size| payload(vec![7; size]))).await;
+        for (max_bytes, rows) in [(0, 1), (99, 1), (100, 2), (199, 2), (200, 3), (250, 4), (251, 5), (5250, 5), (5251, 6)] {
+            let mut query = everything();
+            query.max_bytes = max_bytes;
+            assert_eq!(read(&store, query).await.len(), rows, "{max_bytes}");
+        }
+        let mut query = everything();
+        query.exclude = SeqRuns::of(read(&store, everything()).await[..2].iter().map(|row| row.seq));
+        query.max_bytes = 150;
+        assert_eq!(read(&store, query).await.iter().map(|row| row.payload.len()).collect::<Vec<_>>(), [100, 50]);
+    }
+
+    async fn deleting_asks_for_number_and_id(db: TestDatabase) {
+        let store = store(&db).await;
+        let rows = publish(&store, &(0..5).map(|_| record(None)).collect::<Vec<_>>()).await;
+        let mut wrong = settled(&rows[0]);
+        wrong.id = rows[1].id;
+        let mut missing = settled(&rows[0]);
+        missing.seq = 1_000_000;
+        let deleted = store.settle(TARGET, &[wrong, missing, settled(&rows[2]), settled(&rows[3])]).await;
+        assert_eq!(deleted.expect("settle"), 2);
+        assert_eq!(store.settle(TARGET, &[settled(&rows[3])]).await.expect("settle"), 0, "again is no error");
+        assert_eq!(store.settle(TARGET, &[]).await.expect("settle"), 0);
+        assert_eq!(read_ids(&store).await, [rows[0].id, rows[1].id, rows[4].id]);
+    }
+
+    async fn thousands_are_deleted_at_once(db: TestDatabase) {
+        let store = store(&db).await;
+        let rows = publish(&store, &(0..2500).map(|_| record(None)).collect::<Vec<_>>()).await;
+        let all: Vec<_> = rows.iter().map(settled).collect();
+        assert_eq!(store.settle(TARGET, &all).await.expect("settle"), 2500);
+        assert_eq!(read_ids(&store).await, []);
+    }
+
+    /// A lower number that commits after a higher one is found, whatever was read before.
+    async fn late_commits_are_found(db: TestDatabase) {
+        if db.kind == Database::Sqlite {
+            return; // One transaction writes at a time.
+        }
+        let store = store(&db).await;
+        let (early, late) = (record(None), record(None));
+        let tx = store.begin(Pool::User).await.expect("begin");
+        store.insert(&tx, TARGET, &[early.clone()]).await.expect("insert");
+        let rows = publish(&store, &[late.clone()]).await;
+        assert_eq!(read_ids(&store).await, [late.id]);
+        let mut query = everything();
+        query.exclude = SeqRuns::of([rows[0].seq]);
+        store.commit(tx).await.expect("commit");
+        let found = read(&store, query).await;
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].id, early.id);
+        assert!(found[0].seq < rows[0].seq);
+    }
+
+    /// Writers commit in any order and roll back now and then, while a reader takes and deletes.
+    async fn nothing_is_lost_between_many_writers(db: TestDatabase) {
+        let store = store(&db).await;
+        let writers = (0..8).map(|_| {
+            let (store, db) = (store.clone(), db.connection.clone());
+            tokio::spawn(async move {
+                let mut committed = Vec::new();
+                for round in 0..40 {
+                    let records: Vec<_> = (0..1 + round % 3).map(|_| record(None)).collect();
+                    let tx = if round % 2 == 0 { store.begin(Pool::Consumer).await.expect("begin") } else { db.begin().await.expect("begin") };
+                    store.insert(&tx, TARGET, &records).await.expect("insert");
+                    tokio::time::sleep(Duration::from_micros(fastrand::u64(0..3000))).await;
+                    if round % 7 == 3 {
+                        tx.rollback().await.expect("roll back");
+                    } else {
+                        tx.commit().await.expect("commit");
+                        committed.extend(records.iter().map(|record| record.id));
+                    }
+                }
+                committed
+            })
+        });
+        let writers: Vec<_> = writers.collect();
+        let mut seen: Vec<Uuid> = Vec::new();
+        while !writers.iter().all(|writer| writer.is_finished()) || !read_ids(&store).await.is_empty() {
+            let mut query = everything();
+            query.limit = 5;
+            let rows = read(&store, query).await;
+            assert!(rows.is_sorted_by_key(|row| row.seq));
+            seen.extend(rows.iter().map(|row| row.id));
+            let all: Vec<_> = rows.iter().map(settled).collect();
+            assert_eq!(store.settle(TARGET, &all).await.expect("settle"), rows.len() as u64);
+        }
+        let mut committed = HashSet::new();
+        for writer in writers {
+            committed.extend(writer.await.expect("a writer"));
+        }
+        assert_eq!(seen.len(), committed.len());
+        assert_eq!(seen.into_iter().collect::<HashSet<_>>(), committed);
+    }
+
+    /// Rows edited by hand are delivered as far as they can be decoded, and the others with them.
+    async fn a_row_edited_by_hand_does_not_break_the_batch(db: TestDatabase) {
+        let store = store(&db).await;
+        let rows = publish(&store, &(0..4).map(|_| record(Some("k"))).collect::<Vec<_>>()).await;
+        let seq = rows[1].seq;
+        run(&db.connection, &format!("UPDATE outbox SET event_type = '', event_version = -5, headers = 'nonsense' WHERE seq = {seq}")).await;
+        let seq = rows[2].seq;
+        match db.kind {
+            Database::Postgres => run(&db.connection, &format!("UPDATE outbox SET occurred_at = 'infinity' WHERE seq = {seq}")).await,
+            Database::MariaDb => run(&db.connection, &format!("UPDATE outbox SET ordering_key = X'ff00' WHERE seq = {seq}")).await,
+            Database::Sqlite => run(&db.connection, &format!("UPDATE outbox SET event_type = CAST(X'ff61' AS TEXT), occurred_at = 9000000000000000000 WHERE seq = {seq}")).await,
+        }
+        let read = read(&store, everything()).await;
+        assert_eq!(read.iter().map(|row| row.id).collect::<Vec<_>>(), rows.iter().map(|row| row.id).collect::<Vec<_>>());
+        assert_eq!((read[1].event_type.as_str(), read[1].version, read[1].headers.as_str()), ("", -5, "nonsense"));
+        store.backlog(TARGET).await.expect("metrics work too");
+    }
+
+    async fn the_backlog_is_counted(db: TestDatabase) {
+        let (store, clock) = store_with_clock(&db).await;
+        assert_eq!(store.backlog(TARGET).await.expect("backlog"), Backlog::default());
+        let mut delayed = record(None);
+        delayed.delay = Some(MINUTE);
+        publish(&store, &[record(None), delayed, record(None)]).await;
+        clock.advance(Duration::from_secs(20));
+        let backlog = store.backlog(TARGET).await.expect("backlog");
+        assert_eq!((backlog.waiting, backlog.oldest_age), (2, Some(Duration::from_secs(20))));
+        assert_eq!(backlog.held, [(outbox_core::store::HeldReason::Scheduled, 1)]);
+        let rows = read(&store, everything()).await;
+        store.settle(TARGET, &rows.iter().map(settled).collect::<Vec<_>>()).await.expect("settle");
+        assert_eq!(store.backlog(TARGET).await.expect("backlog").oldest_age, None, "the scheduled one is not due");
+        clock.advance(Duration::from_secs(50));
+        assert_eq!(store.backlog(TARGET).await.expect("backlog").oldest_age, Some(Duration::from_secs(10)));
+    }
+
+    /// A floor is proved only once every transaction that may hold a lower number has ended.
+    async fn a_floor_waits_for_open_transactions(db: TestDatabase) {
+        let store = store(&db).await;
+        if db.kind != Database::Postgres {
+            assert_eq!(store.probe_floor(TARGET, None).await.expect("probe"), None);
+            return;
+        }
+        let first = store.probe_floor(TARGET, None).await.expect("probe").expect("a probe");
+        assert_eq!((first.candidate, first.passed), (0, false));
+        let tx = store.begin(Pool::User).await.expect("begin");
+        store.insert(&tx, TARGET, &[record(None)]).await.expect("insert");
+        let rows = publish(&store, &[record(None)]).await;
+        let mut probe = store.probe_floor(TARGET, None).await.expect("probe").expect("a probe");
+        assert_eq!(probe.candidate, rows[0].seq);
+        for _ in 0..5 {
+            probe = store.probe_floor(TARGET, Some(probe)).await.expect("probe").expect("a probe");
+            assert!(!probe.passed, "a lower number is still open");
+        }
+        store.commit(tx).await.expect("commit");
+        probe = store.probe_floor(TARGET, Some(probe)).await.expect("probe").expect("a probe");
+        assert!(probe.passed);
+        let next = store.probe_floor(TARGET, Some(probe)).await.expect("probe").expect("a probe");
+        assert!(!next.passed, "a new round");
+    }
+
+    /// The relay may not make writers wait or fall victim to deadlocks, at the default isolation.
+    async fn writers_never_see_a_deadlock(db: TestDatabase) {
+        let store = store(&db).await;
+        run(&db.connection, "CREATE TABLE accounts (id INTEGER PRIMARY KEY, n INTEGER NOT NULL)").await;
+        run(&db.connection, "INSERT INTO accounts VALUES (0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (6, 0), (7, 0)").await;
+        let writers: Vec<_> = (0..8).map(|writer| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                for _ in 0..60 {
+                    let tx = store.begin(Pool::User).await.expect("begin");
+                    tx.execute_unprepared(&format!("UPDATE accounts SET n = n + 1 WHERE id = {writer}")).await.expect("update");
+                    store.insert(&tx, TARGET, &[record(None), record(None)]).await.expect("insert");
+                    store.commit(tx).await.expect("commit");
+                }
+            })
+        }).collect();
+        while !writers.iter().all(|writer| writer.is_finished()) {
+            let mut query = everything();
+            query.limit = 50;
+            let rows = read(&store, query).await;
+            store.settle(TARGET, &rows.iter().map(settled).collect::<Vec<_>>()).await.expect("settle");
+        }
+        for writer in writers {
+            writer.await.expect("a writer saw an error");
+        }
+    }
+}
