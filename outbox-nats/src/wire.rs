@@ -35,12 +35,15 @@ pub(crate) fn append(map: &mut HeaderMap, name: &str, value: &str) -> Result<(),
     Ok(())
 }
 
-/// Converts received headers; the order of different names is not known.
+/// Converts received headers: sorted by name, since async-nats does not keep their order.
 pub(crate) fn from_nats(map: &HeaderMap) -> Headers {
-    let mut headers = Headers::with_capacity(map.len());
-    for (name, values) in map.iter() {
+    let mut sorted: Vec<(&str, &[HeaderValue])> =
+        map.iter().map(|(name, values)| (name.as_ref(), values.as_slice())).collect();
+    sorted.sort_unstable_by_key(|(name, _)| *name);
+    let mut headers = Headers::with_capacity(sorted.len());
+    for (name, values) in sorted {
         for value in values {
-            headers.append(AsRef::<str>::as_ref(name), value.as_str());
+            headers.append(name, value.as_str());
         }
     }
     headers

@@ -96,7 +96,11 @@ impl MemoryBroker {
     ///
     /// For tests of what a duplicate does.
     pub fn duplicate(&self, id: Uuid) -> usize {
-        let copies: Vec<_> = self.messages().into_iter().filter(|message| message.id == Some(id)).collect();
+        let copies: Vec<_> = self
+            .messages()
+            .into_iter()
+            .filter(|message| message.id == Some(id))
+            .collect();
         let count = copies.len();
         for mut copy in copies {
             copy.id = None; // unknown to the duplicate window

@@ -309,7 +309,7 @@ impl Hands {
         let Some(held) = self.keys.get_mut(name).and_then(|key| key.held.as_mut()) else {
             return;
         };
-        if matches!(held.drain, Drain::Wanted) && !held.changing {
+        if matches!(held.drain, Drain::Wanted) && held.heads == 0 {
             held.drain = Drain::Reading;
             self.drain_reads.push(DrainRead {
                 key: Arc::clone(name),
@@ -449,6 +449,7 @@ impl Hands {
             && let Some(held) = self.keys.get_mut(name).and_then(|key| key.held.as_mut())
         {
             held.moves += 1;
+            held.heads += usize::from(reason != HeldReason::Parked);
         }
         let hold = HoldMove {
             seq: row.data.seq,
@@ -715,7 +716,7 @@ impl Hands {
         if mem::take(&mut row.trial)
             && let Some(pause) = lane.pause.as_mut()
         {
-            pause.trials = pause.trials.saturating_sub(1);
+            pause.end_trial();
         }
         if row.alone {
             lane.alone = false;
@@ -825,7 +826,7 @@ impl Hands {
                     if let Some(key) = self.keys.get_mut(&name) {
                         key.active = false;
                         if let Some(held) = key.held.as_mut() {
-                            held.changing = true;
+                            held.heads += 1;
                         }
                     }
                     if !holds {
@@ -947,6 +948,9 @@ impl Hands {
             let Some(name) = &done.key else { continue };
             if let Some(held) = self.keys.get_mut(name).and_then(|key| key.held.as_mut()) {
                 held.moves = held.moves.saturating_sub(1);
+                if done.hold.reason != HeldReason::Parked {
+                    held.heads = held.heads.saturating_sub(1);
+                }
                 self.read_if_wanted(name);
             }
         }
@@ -961,7 +965,7 @@ impl Hands {
             self.held_ids.remove(&done.change.id);
             let Some(name) = &done.key else { continue };
             if let Some(held) = self.keys.get_mut(name).and_then(|key| key.held.as_mut()) {
-                held.changing = false;
+                held.heads = held.heads.saturating_sub(1);
                 self.read_if_wanted(name);
             }
         }

@@ -20,8 +20,8 @@ pub(super) struct Key {
 pub(super) struct HeldKey {
     /// Moves to the held table that are not settled.
     pub(super) moves: usize,
-    /// A change of its head is not settled: reading now could miss the head.
-    pub(super) changing: bool,
+    /// Moves and changes of its head that are not settled: reading now could miss the head.
+    pub(super) heads: usize,
     /// Held rows that are acknowledged and not yet deleted.
     pub(super) unsettled: Vec<i64>,
     /// How far its held rows have been taken up again.

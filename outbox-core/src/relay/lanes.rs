@@ -43,7 +43,7 @@ pub(super) struct Pause {
     pub(super) reason: String,
     pub(super) rounds: u32,
     /// Trial rows that are in flight.
-    pub(super) trials: usize,
+    trials: usize,
     /// Trial rows that this round has started.
     started: usize,
 }
@@ -55,6 +55,14 @@ impl Pause {
         self.started += 1;
         self.trials += 1;
         before
+    }
+
+    /// A trial has been answered; with the last one its round is over.
+    pub(super) const fn end_trial(&mut self) {
+        self.trials = self.trials.saturating_sub(1);
+        if self.trials == 0 {
+            self.started = 0;
+        }
     }
 }
 
@@ -167,7 +175,6 @@ impl Lanes {
             Some(pause) if pause.until <= now && pause.trials == 0 => {
                 pause.rounds = pause.rounds.saturating_add(1);
                 pause.until = now + PAUSE.delay(pause.rounds);
-                pause.started = 0;
                 pause.reason.clear();
                 pause.reason.push_str(reason);
             }

@@ -14,6 +14,8 @@ mod keys;
 mod lanes;
 mod options;
 mod poll;
+#[cfg(test)]
+mod simulation;
 mod slab;
 mod source;
 mod status;

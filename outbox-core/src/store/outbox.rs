@@ -36,7 +36,12 @@ pub struct OutboxRecord {
 
 impl OutboxRecord {
     /// A record of version 1 without key, headers and delay; the fields are public.
-    pub fn new(id: Uuid, event_type: impl Into<String>, subject: impl Into<String>, payload: impl Into<Bytes>) -> Self {
+    pub fn new(
+        id: Uuid,
+        event_type: impl Into<String>,
+        subject: impl Into<String>,
+        payload: impl Into<Bytes>,
+    ) -> Self {
         Self {
             id,
             event_type: event_type.into(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use outbox_core::{
     Backoff, Context, Envelope, FromDelivery, FromRef, Handler, HandlerCall, HandlerError,
-    HandlerOptions, State, Store, WithoutTransaction, handler,
+    HandlerErrorKind, HandlerOptions, State, Store, WithoutTransaction, handler,
 };
 use serde::{Deserialize, Serialize};
 
@@ -194,12 +194,20 @@ fn without_a_transaction_any_store_will_do() {
 
 #[tokio::test]
 async fn the_function_stays_a_function() {
-    let state = || State(Mailer("no orders"));
-    let cx = || -> Context { unreachable!() };
-    let _: fn() -> Context = cx;
     bare(OrderPlaced { order_id: 1 }).await.unwrap();
-    call(OrderPlaced { order_id: 1 }, &Tx).await.unwrap();
-    let _ = state;
+    let mailer = || State(Mailer("no such order"));
+    let ship = async |order_id| {
+        create_shipment(
+            OrderPlaced { order_id },
+            mailer(),
+            &Tx,
+            Context::test(),
+            Payload(b"{}"),
+        )
+        .await
+    };
+    ship(1).await.unwrap();
+    assert_eq!(ship(0).await.unwrap_err().kind(), HandlerErrorKind::Reject);
 }
 
 #[test]

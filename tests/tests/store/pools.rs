@@ -143,7 +143,8 @@ async fn sqlite_in_memory_is_one_database() {
         let store = migrated(SeaOrm::new(user.clone())).await;
         tokio::time::sleep(Duration::from_millis(1500)).await;
         for _ in 0..20 {
-            let (one, two) = tokio::join!(publish(&store, &[record(None)]), async {
+            let records = [record(None)];
+            let (one, two) = tokio::join!(publish(&store, &records), async {
                 let tx = store.begin(Pool::Consumer).await.expect("begin");
                 let fresh = store.record(&tx, "a", &[Uuid::now_v7()]).await.expect("record");
                 store.commit(tx).await.expect("commit");

@@ -67,7 +67,7 @@ pub async fn read_ids(store: &SeaOrm) -> Vec<Uuid> {
 }
 
 pub fn settled(row: &OutboxRow) -> Settled {
-    Settled { seq: row.seq, id: row.id, stream: "S".to_owned(), stream_seq: 1 }
+    Settled { seq: row.seq, id: row.id, stream: "S".into(), stream_seq: 1 }
 }
 
 /// Takes the lease of the default target.
