@@ -65,9 +65,11 @@ pub mod __private {
         time::Duration,
     };
 
+    pub use serde::{Serialize, de::DeserializeOwned};
+
     pub use crate::{
         consumer::{
-            FromDelivery, FromRef, Handler, HandlerCall, HandlerError, HandlerFuture,
+            EventArgument, FromDelivery, FromRef, Handler, HandlerCall, HandlerError, HandlerFuture,
             HandlerOptions, HandlerReturn, WithoutTransaction,
         },
         envelope::Envelope,

@@ -1,6 +1,6 @@
 //! What the compiler says to those who misuse the macros, and that it says nothing else.
 //!
-//! One case: `cargo test -p outbox-macros --test ui -- trybuild=event/fail/subject`. New output:
+//! One case: `cargo test -p outbox-macros --test ui -- ui trybuild=event/fail/subject`. New output:
 //! with `TRYBUILD=overwrite`.
 
 #![allow(missing_docs)]

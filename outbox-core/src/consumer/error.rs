@@ -144,6 +144,7 @@ pub trait HandlerReturn {
     fn into_handler_result(self) -> Result<(), HandlerError>;
 }
 
+#[diagnostic::do_not_recommend]
 impl<E: Into<HandlerError>> HandlerReturn for Result<(), E> {
     fn into_handler_result(self) -> Result<(), HandlerError> {
         self.map_err(Into::into)

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use super::{context::Context, error::HandlerError, handler::HandlerCall};
-use crate::store::Store;
+use crate::{envelope::Envelope, event::IntegrationEvent, store::Store};
 
 /// An argument of a handler, made from the delivery.
 ///
@@ -37,6 +37,41 @@ pub trait FromDelivery<'a, S: Store, St>: Sized {
     ///
     /// What the handler would have returned: a retry or a rejection.
     fn from_delivery(call: &HandlerCall<'a, S, St>) -> Result<Self, HandlerError>;
+}
+
+/// The first argument of a handler: the event, or the event in its [`Envelope`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an integration event",
+    label = "a handler's first argument is the event, or the event in its envelope",
+    note = "add `#[derive(Serialize, Deserialize, IntegrationEvent)]` and `#[event(subject = \"..\")]` to `{Self}`"
+)]
+pub trait EventArgument: Sized {
+    /// The event.
+    type Event: IntegrationEvent;
+
+    /// Decodes the payload.
+    ///
+    /// # Errors
+    ///
+    /// As [`HandlerCall::event`].
+    fn take<S: Store, St>(call: &HandlerCall<'_, S, St>) -> Result<Self, HandlerError>;
+}
+
+#[diagnostic::do_not_recommend]
+impl<E: IntegrationEvent> EventArgument for E {
+    type Event = E;
+
+    fn take<S: Store, St>(call: &HandlerCall<'_, S, St>) -> Result<Self, HandlerError> {
+        call.event()
+    }
+}
+
+impl<E: IntegrationEvent> EventArgument for Envelope<E> {
+    type Event = E;
+
+    fn take<S: Store, St>(call: &HandlerCall<'_, S, St>) -> Result<Self, HandlerError> {
+        call.envelope_of()
+    }
 }
 
 impl<S: Store, St> FromDelivery<'_, S, St> for Context {

@@ -27,7 +27,7 @@ mod verdict;
 pub use context::Context;
 pub use delivery::{Delivery, DeliveryService, Outcome};
 pub use error::{HandlerError, HandlerErrorKind, HandlerReturn};
-pub use extract::{FromDelivery, FromRef, State};
+pub use extract::{EventArgument, FromDelivery, FromRef, State};
 pub use failure::{DeliveryError, DeliveryErrorKind};
 pub(crate) use group::Group;
 pub use handler::{Handler, HandlerCall, HandlerFuture, WithoutTransaction};

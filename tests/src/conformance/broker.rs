@@ -175,7 +175,10 @@ pub async fn publishing_is_confirmed_and_repeats_are_recognised<B: Broker>(world
     let first = publisher.publish(message.clone()).await.expect("published");
     let again = publisher.publish(message).await.expect("published");
     assert!(!first.duplicate && again.duplicate);
-    assert_eq!((&first.stream, first.sequence), (&again.stream, again.sequence));
+    assert_eq!(
+        (&first.stream, first.sequence),
+        (&again.stream, again.sequence)
+    );
     let other = publisher
         .publish(world.message("other"))
         .await
@@ -199,7 +202,11 @@ pub async fn a_bad_subject_is_rejected_alone<B: Broker>(world: World<B>) {
         let mut message = world.message("bad");
         message.subject = subject.to_owned();
         let failure = publisher.publish(message).await.expect_err(subject);
-        assert_eq!(failure.kind(), FailureKind::Rejected, "{subject:?}: {failure}");
+        assert_eq!(
+            failure.kind(),
+            FailureKind::Rejected,
+            "{subject:?}: {failure}"
+        );
     }
     publisher
         .publish(world.message("good"))
@@ -220,7 +227,10 @@ pub async fn messages_arrive_unchanged_and_in_order<B: Broker>(world: World<B>) 
         assert_eq!(got.message.id, sent.id);
         assert_eq!(headers(&got.message), headers(&sent));
         assert_eq!((got.deliveries, got.replay), (1, None));
-        assert_eq!((got.origin.stream.as_str(), got.origin.sequence), (&*receipt.stream, receipt.sequence));
+        assert_eq!(
+            (got.origin.stream.as_str(), got.origin.sequence),
+            (&*receipt.stream, receipt.sequence)
+        );
         let age = OffsetDateTime::now_utc() - got.origin.stored_at;
         assert!(age.abs() < Duration::from_secs(60), "{age}");
         got.handle.ack().await.expect("acknowledged");
@@ -316,7 +326,11 @@ pub async fn demand_is_never_exceeded<B: Broker>(world: World<B>) {
     let mut seen = Vec::new();
     for demand in (1..=7).cycle() {
         let pulled = some(&mut subscription, demand).await;
-        assert!((1..=demand).contains(&pulled.len()), "{} of {demand}", pulled.len());
+        assert!(
+            (1..=demand).contains(&pulled.len()),
+            "{} of {demand}",
+            pulled.len()
+        );
         for delivered in pulled {
             seen.push(text(&delivered).to_owned());
             delivered.handle.ack().await.expect("acknowledged");
@@ -446,7 +460,9 @@ pub async fn closing_hands_back<B: Broker>(world: World<B>) {
             .await
             .is_err()
     );
-    world.publish(&["0", "1", "2", "3", "4", "5", "6", "7"]).await;
+    world
+        .publish(&["0", "1", "2", "3", "4", "5", "6", "7"])
+        .await;
     let back = first.close().await;
     for delivered in &back {
         delivered
@@ -491,7 +507,14 @@ pub async fn a_dead_letter_is_stored_once_and_complete<B: Broker>(world: World<B
 pub async fn an_unknown_number_is_no_letter<B: Broker>(world: World<B>) {
     assert_eq!(world.letters(None).await, []);
     for number in [0, 1, 4_711, u64::MAX] {
-        assert_eq!(world.broker.dead_letter_by_number(number).await.expect("no error"), None);
+        assert_eq!(
+            world
+                .broker
+                .dead_letter_by_number(number)
+                .await
+                .expect("no error"),
+            None
+        );
         assert!(!world.broker.replay(number).await.expect("no error"));
         assert!(!world.broker.discard(number).await.expect("no error"));
     }
@@ -501,21 +524,37 @@ pub async fn an_unknown_number_is_no_letter<B: Broker>(world: World<B>) {
 /// Two consumers that give up one message leave two letters, which are replayed apart.
 pub async fn letters_of_two_consumers_are_apart<B: Broker>(world: World<B>) {
     let (billing, shipping) = (unique("billing"), unique("shipping"));
-    let (mut first, mut second) = (world.subscribe(&billing).await, world.subscribe(&shipping).await);
+    let (mut first, mut second) = (
+        world.subscribe(&billing).await,
+        world.subscribe(&shipping).await,
+    );
     world.publish(&["poison"]).await;
     for (name, subscription) in [(&billing, &mut first), (&shipping, &mut second)] {
         let delivered = one(subscription).await;
         let letter = letter(name, &delivered);
         world.broker.dead_letter(&letter).await.expect("stored");
-        delivered.handle.terminate("given up").await.expect("terminated");
+        delivered
+            .handle
+            .terminate("given up")
+            .await
+            .expect("terminated");
     }
     assert_eq!(world.broker.dead_letter_count().await.expect("a count"), 2);
     let of_billing = world.letters(Some(&billing)).await;
     assert_eq!(of_billing.len(), 1);
     assert_eq!(of_billing[0].1.consumer, billing);
 
-    let (mut replayed, mut others) = (world.replays(&billing).await, world.replays(&shipping).await);
-    assert!(world.broker.replay(of_billing[0].0).await.expect("replayed"));
+    let (mut replayed, mut others) = (
+        world.replays(&billing).await,
+        world.replays(&shipping).await,
+    );
+    assert!(
+        world
+            .broker
+            .replay(of_billing[0].0)
+            .await
+            .expect("replayed")
+    );
     assert_eq!(text(&one(&mut replayed).await), "poison");
     nothing(&mut others, MOMENT).await;
     nothing(&mut second, MOMENT).await;
@@ -529,7 +568,13 @@ pub async fn a_replay_brings_the_original_back<B: Broker>(world: World<B>) {
     let letter = world.give_up(&consumer, "poison").await;
     let number = world.letters(None).await[0].0;
     assert!(world.broker.replay(number).await.expect("replayed"));
-    assert!(!world.broker.replay(number).await.expect("no letter any more"));
+    assert!(
+        !world
+            .broker
+            .replay(number)
+            .await
+            .expect("no letter any more")
+    );
     assert_eq!(world.broker.dead_letter_count().await.expect("a count"), 0);
     assert_eq!(world.letters(None).await, []);
 
@@ -557,7 +602,11 @@ pub async fn a_replay_can_die_again<B: Broker>(world: World<B>) {
         assert_eq!(delivered.replay, Some(round));
         let letter = letter(&consumer, &delivered);
         world.broker.dead_letter(&letter).await.expect("stored");
-        delivered.handle.terminate("given up again").await.expect("terminated");
+        delivered
+            .handle
+            .terminate("given up again")
+            .await
+            .expect("terminated");
         let letters = world.letters(None).await;
         assert_eq!(letters.len(), 1);
         assert_eq!(letters[0].1.replays, round);
@@ -585,7 +634,13 @@ pub async fn a_discarded_letter_is_gone<B: Broker>(world: World<B>) {
     world.give_up(&consumer, "poison").await;
     let number = world.letters(None).await[0].0;
     assert!(world.broker.discard(number).await.expect("discarded"));
-    assert!(!world.broker.discard(number).await.expect("no letter any more"));
+    assert!(
+        !world
+            .broker
+            .discard(number)
+            .await
+            .expect("no letter any more")
+    );
     assert_eq!(world.broker.dead_letter_count().await.expect("a count"), 0);
     let mut replays = world.replays(&consumer).await;
     nothing(&mut replays, MOMENT).await;

@@ -13,7 +13,11 @@ use crate::support::*;
 
 async fn store_and_table(db: &TestDatabase) -> outbox_seaorm::SeaOrm {
     let store = store(db).await;
-    run(&db.connection, "CREATE TABLE things (id INTEGER PRIMARY KEY, n INTEGER NOT NULL)").await;
+    run(
+        &db.connection,
+        "CREATE TABLE things (id INTEGER PRIMARY KEY, n INTEGER NOT NULL)",
+    )
+    .await;
     store
 }
 

@@ -21,7 +21,12 @@ async fn record_one(store: &SeaOrm, consumer: &str, ids: &[Uuid]) -> Vec<bool> {
 }
 
 fn end(opened: bool, lone: bool, counted: bool, error: Option<&str>) -> AttemptEnd {
-    AttemptEnd { opened, lone, counted, error: error.map(str::to_owned) }
+    AttemptEnd {
+        opened,
+        lone,
+        counted,
+        error: error.map(str::to_owned),
+    }
 }
 
 on_every_database! {

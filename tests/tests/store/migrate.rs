@@ -14,31 +14,53 @@ use crate::support::*;
 /// The tables and columns that there are, in words.
 async fn schema(db: &TestDatabase) -> Vec<String> {
     let sql = match db.kind {
-        Database::Postgres => "SELECT table_name || '.' || column_name FROM information_schema.columns WHERE table_schema = 'public' \
-            UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY 1",
-        Database::MariaDb => "SELECT CONCAT(table_name, '.', column_name, ' ', column_type, ' ', COALESCE(collation_name, '')) \
-            FROM information_schema.columns WHERE table_schema = DATABASE() ORDER BY 1",
+        Database::Postgres => {
+            "SELECT table_name || '.' || column_name FROM information_schema.columns WHERE table_schema = 'public' \
+            UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY 1"
+        }
+        Database::MariaDb => {
+            "SELECT CONCAT(table_name, '.', column_name, ' ', column_type, ' ', COALESCE(collation_name, '')) \
+            FROM information_schema.columns WHERE table_schema = DATABASE() ORDER BY 1"
+        }
         Database::Sqlite => "SELECT COALESCE(sql, '') FROM sqlite_schema ORDER BY 1",
     };
     let statement = Statement::from_string(db.connection.get_database_backend(), sql);
-    let rows = db.connection.query_all_raw(statement).await.expect("the schema");
-    rows.iter().map(|row| row.try_get_by_index(0).expect("text")).collect()
+    let rows = db
+        .connection
+        .query_all_raw(statement)
+        .await
+        .expect("the schema");
+    rows.iter()
+        .map(|row| row.try_get_by_index(0).expect("text"))
+        .collect()
 }
 
 /// Uses every table once.
 async fn use_all(store: &SeaOrm) {
     let rows = publish(store, &[record(Some("k")), record(None)]).await;
     let lease = lease(store).await;
-    store.hold(&lease, &[to_held(&rows[0], HeldReason::Parked)]).await.expect("hold");
+    store
+        .hold(&lease, &[to_held(&rows[0], HeldReason::Parked)])
+        .await
+        .expect("hold");
     store.repair_heads(&lease, true).await.expect("repair");
     assert_eq!(held(store, all_held()).await.len(), 1);
-    store.settle(TARGET, &[settled(&rows[1])]).await.expect("settle");
+    store
+        .settle(TARGET, &[settled(&rows[1])])
+        .await
+        .expect("settle");
     store.backlog(TARGET).await.expect("backlog");
     store.probe_floor(TARGET, None).await.expect("probe");
     let tx = store.begin(Pool::Consumer).await.expect("begin");
-    store.record(&tx, "a", &[Uuid::now_v7()]).await.expect("record");
+    store
+        .record(&tx, "a", &[Uuid::now_v7()])
+        .await
+        .expect("record");
     store.commit(tx).await.expect("commit");
-    store.open_start("a", Uuid::now_v7(), true).await.expect("open");
+    store
+        .open_start("a", Uuid::now_v7(), true)
+        .await
+        .expect("open");
     store.prune(MINUTE, 10).await.expect("prune");
 }
 

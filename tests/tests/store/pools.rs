@@ -87,14 +87,19 @@ on_every_database! {
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_works_beside_a_sqlite_pool_of_one() {
     let file = SqliteFile::new();
-    let user = sea_orm::Database::connect(file.url()).await.expect("connect");
+    let user = sea_orm::Database::connect(file.url())
+        .await
+        .expect("connect");
     let store = migrated(SeaOrm::new(user)).await;
     let publisher = tokio::spawn({
         let store = store.clone();
         async move {
             for _ in 0..300 {
                 let tx = store.begin(Pool::User).await.expect("begin");
-                store.insert(&tx, TARGET, &[record(None)]).await.expect("insert");
+                store
+                    .insert(&tx, TARGET, &[record(None)])
+                    .await
+                    .expect("insert");
                 store.commit(tx).await.expect("commit");
             }
         }
@@ -107,7 +112,12 @@ async fn everything_works_beside_a_sqlite_pool_of_one() {
                 store.open_start("a", id, false).await.expect("open");
                 let tx = store.begin(Pool::Consumer).await.expect("begin");
                 assert_eq!(store.record(&tx, "a", &[id]).await.expect("record"), [true]);
-                assert!(!store.is_recorded("a", id).await.expect("look up while a transaction is open"));
+                assert!(
+                    !store
+                        .is_recorded("a", id)
+                        .await
+                        .expect("look up while a transaction is open")
+                );
                 store.clear_in(&tx, "a", id).await.expect("clear");
                 store.commit(tx).await.expect("commit");
                 if number == 0 {
@@ -120,7 +130,10 @@ async fn everything_works_beside_a_sqlite_pool_of_one() {
     let mut seen = 0;
     while seen < 300 {
         let rows = read(&store, everything()).await;
-        seen += store.settle(TARGET, &rows.iter().map(settled).collect::<Vec<_>>()).await.expect("settle");
+        seen += store
+            .settle(TARGET, &rows.iter().map(settled).collect::<Vec<_>>())
+            .await
+            .expect("settle");
     }
     publisher.await.expect("the publisher");
     for consumer in consumers {
@@ -138,7 +151,9 @@ async fn sqlite_in_memory_is_one_database() {
         ("sqlite://file:b?mode=memory", 1),
     ] {
         let mut options = ConnectOptions::new(url);
-        options.max_connections(connections).idle_timeout(Duration::from_millis(300));
+        options
+            .max_connections(connections)
+            .idle_timeout(Duration::from_millis(300));
         let user = sea_orm::Database::connect(options).await.expect("connect");
         let store = migrated(SeaOrm::new(user.clone())).await;
         tokio::time::sleep(Duration::from_millis(1500)).await;
@@ -146,14 +161,23 @@ async fn sqlite_in_memory_is_one_database() {
             let records = [record(None)];
             let (one, two) = tokio::join!(publish(&store, &records), async {
                 let tx = store.begin(Pool::Consumer).await.expect("begin");
-                let fresh = store.record(&tx, "a", &[Uuid::now_v7()]).await.expect("record");
+                let fresh = store
+                    .record(&tx, "a", &[Uuid::now_v7()])
+                    .await
+                    .expect("record");
                 store.commit(tx).await.expect("commit");
                 fresh
             });
             assert_eq!((one.len(), two), (1, vec![true]), "{url}");
         }
         assert_eq!(read_ids(&store).await.len(), 20, "{url}");
-        assert_eq!(number(&user, "SELECT COUNT(*) FROM inbox").await, 20, "{url}");
-        user.execute_unprepared("SELECT 1").await.expect("the user's pool works");
+        assert_eq!(
+            number(&user, "SELECT COUNT(*) FROM inbox").await,
+            20,
+            "{url}"
+        );
+        user.execute_unprepared("SELECT 1")
+            .await
+            .expect("the user's pool works");
     }
 }

@@ -1,0 +1,10 @@
+//! The rules that users are promised, each on every database with a real nats-server.
+//!
+//! One module for each group of rules; `shop` is the service that they all run.
+
+mod consuming;
+mod ordering;
+mod publishing;
+mod relaying;
+mod shop;
+mod stopping;

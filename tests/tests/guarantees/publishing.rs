@@ -1,0 +1,166 @@
+//! R1 and R2, the publisher's side.
+
+use outbox_core::{Publish, error::StoreErrorKind};
+use outbox_tests::{TestDatabase, on_every_database};
+use sea_orm::TransactionTrait;
+
+use crate::shop::{OrderPlaced, Shop, numbers};
+
+fn event(number: i64) -> OrderPlaced {
+    OrderPlaced {
+        number,
+        customer: None,
+    }
+}
+
+on_every_database! {
+    /// R1, in every way in which a transaction can end without a commit.
+    async fn an_event_of_a_transaction_that_rolled_back_is_never_published(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let relay = shop.relay();
+        let db = &shop.db.connection;
+
+        let tx = db.begin().await.unwrap();
+        shop.order_in(&tx, 1, None).await;
+        tx.rollback().await.unwrap();
+
+        let tx = db.begin().await.unwrap();
+        shop.order_in(&tx, 2, None).await;
+        drop(tx);
+
+        let unit = shop.bus.begin().await.unwrap();
+        unit.publish(&event(3)).unwrap();
+        unit.rollback().await.unwrap();
+
+        let unit = shop.bus.begin().await.unwrap();
+        shop.bus.publish(&unit, &event(4)).await.unwrap();
+        drop(unit);
+
+        let failed: Result<(), sea_orm::DbErr> = async {
+            shop.bus
+                .transaction(async |unit| {
+                    unit.publish(&event(5)).map_err(|error| BoxErr(error.to_string()))?;
+                    Err::<(), BoxErr>(BoxErr("changed my mind".to_owned()))
+                })
+                .await
+                .map_err(|error| sea_orm::DbErr::Custom(error.0))
+        }
+        .await;
+        assert!(failed.is_err());
+
+        shop.order(6).await;
+        shop.await_published([6]).await;
+        shop.await_empty("outbox").await;
+        relay.stop().await;
+        assert_eq!(shop.published().await, [6]);
+    }
+
+    /// R1, savepoints.
+    async fn an_event_of_a_savepoint_that_rolled_back_is_never_published(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let db = &shop.db.connection;
+
+        let tx = db.begin().await.unwrap();
+        shop.order_in(&tx, 1, None).await;
+        let savepoint = tx.begin().await.unwrap();
+        shop.order_in(&savepoint, 2, None).await;
+        savepoint.rollback().await.unwrap();
+        let savepoint = tx.begin().await.unwrap();
+        shop.order_in(&savepoint, 3, None).await;
+        savepoint.commit().await.unwrap();
+        let savepoint = tx.begin().await.unwrap();
+        shop.order_in(&savepoint, 4, None).await;
+        drop(savepoint);
+        tx.commit().await.unwrap();
+
+        // The same with buffered events.
+        let unit = shop.bus.begin().await.unwrap();
+        unit.publish(&event(5)).unwrap();
+        let failed: Result<(), String> = unit
+            .nested(async {
+                unit.publish(&event(6)).map_err(|error| error.to_string())?;
+                Err("no".to_owned())
+            })
+            .await;
+        assert!(failed.is_err());
+        unit.nested(async { unit.publish(&event(7)).map(|_| ()) }).await.unwrap();
+        unit.commit().await.unwrap();
+
+        let relay = shop.relay();
+        shop.await_published([1, 3, 5, 7]).await;
+        relay.stop().await;
+    }
+
+    /// R1: a unit of work whose transaction the database has ended says so and commits nothing.
+    async fn a_unit_whose_transaction_was_ended_commits_nothing_and_says_so(db: TestDatabase) {
+        use sea_orm::ConnectionTrait;
+        let shop = Shop::open(db).await;
+        let unit = shop.bus.begin().await.unwrap();
+        unit.publish(&event(1)).unwrap();
+        unit.tx().execute_unprepared("ROLLBACK").await.unwrap();
+        let error = unit.commit().await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::TransactionLost, "{error}");
+        assert_eq!(shop.count("outbox").await, 0);
+    }
+
+    /// R1: SeaORM commits nothing and reports success while a nested handle is alive; the unit of
+    /// work notices.
+    async fn a_unit_with_a_live_nested_handle_says_so(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let unit = shop.bus.begin().await.unwrap();
+        unit.publish(&event(1)).unwrap();
+        let leaked = unit.tx().begin().await.unwrap();
+        let result = unit.commit().await;
+        drop(leaked);
+        let committed = shop.count("outbox").await;
+        assert_eq!(committed, i64::from(result.is_ok()), "what was said and what was done differ: {result:?}");
+    }
+
+    /// R2: ids, headers and everything else arrive as they were published.
+    async fn what_was_published_arrives_unchanged(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let relay = shop.relay();
+        let id = uuid::Uuid::new_v4();
+        let tx = shop.db.connection.begin().await.unwrap();
+        let options = Publish::new().id(id).header("tenant", "acme 🦀").correlation_id("c 1");
+        let order = OrderPlaced { number: 1, customer: Some("Zoë \u{2028} 🦀 %".to_owned()) };
+        shop.bus.publish_with(&tx, &order, options).await.unwrap();
+        tx.commit().await.unwrap();
+        shop.await_published([1]).await;
+        relay.stop().await;
+        let message = &shop.stream().await[0];
+        assert_eq!(message.header("Nats-Msg-Id"), Some(id.to_string().as_str()));
+        assert_eq!(message.header("ce-id"), Some(id.to_string().as_str()));
+        assert_eq!(message.header("ce-type"), Some("shop.orders.placed"));
+        assert_eq!(message.header("ce-correlationid"), Some("c%201"));
+        assert_eq!(message.header("ce-partitionkey"), Some("Zo%C3%AB%20%E2%80%A8%20%F0%9F%A6%80%20%25"));
+        assert_eq!(message.header("tenant"), Some("acme 🦀"));
+        assert_eq!(message.payload, serde_json::to_vec(&order).unwrap());
+    }
+
+    /// R2: a delayed event goes out when it is due, not before.
+    async fn a_delayed_event_is_published_when_it_is_due(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let relay = shop.relay();
+        let began = std::time::Instant::now();
+        let delay = std::time::Duration::from_millis(1500);
+        let tx = shop.db.connection.begin().await.unwrap();
+        shop.bus.publish_with(&tx, &event(1), Publish::new().delay(delay)).await.unwrap();
+        shop.bus.publish(&tx, &event(2)).await.unwrap();
+        tx.commit().await.unwrap();
+        shop.await_published([2]).await;
+        assert_eq!(numbers(&shop.db.connection, "SELECT COUNT(*) AS number FROM outbox_held").await, [1]);
+        shop.await_published([1, 2]).await;
+        assert!(began.elapsed() >= delay, "it went out after {:?}", began.elapsed());
+        relay.stop().await;
+    }
+}
+
+#[derive(Debug)]
+struct BoxErr(String);
+
+impl From<outbox_core::error::StoreError> for BoxErr {
+    fn from(error: outbox_core::error::StoreError) -> Self {
+        Self(error.to_string())
+    }
+}
