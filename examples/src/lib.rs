@@ -1,1 +1,5 @@
-//! Runnable programs that show outbox at work.
+//! What the examples share: a small shop that tells others what happens in it, and what a program
+//! needs around it.
+
+pub mod program;
+pub mod shop;

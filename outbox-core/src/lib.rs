@@ -69,8 +69,8 @@ pub mod __private {
 
     pub use crate::{
         consumer::{
-            EventArgument, FromDelivery, FromRef, Handler, HandlerCall, HandlerError, HandlerFuture,
-            HandlerOptions, HandlerReturn, WithoutTransaction,
+            EventArgument, FromDelivery, FromRef, Handler, HandlerCall, HandlerError,
+            HandlerFuture, HandlerOptions, HandlerReturn, WithoutTransaction,
         },
         envelope::Envelope,
         error::DecodeError,

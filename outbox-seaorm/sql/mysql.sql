@@ -11,7 +11,7 @@ CREATE TABLE IF NOT EXISTS `outbox_held` (
     seq BIGINT,
     reason VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     due_at DATETIME(6) NOT NULL,
-    attempts INT UNSIGNED NOT NULL,
+    attempts INT NOT NULL,
     first_error TEXT,
     last_error TEXT,
     held_at DATETIME(6) NOT NULL,

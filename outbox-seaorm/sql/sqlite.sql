@@ -1,3 +1,5 @@
+PRAGMA journal_mode = WAL;
+
 CREATE TABLE IF NOT EXISTS "outbox_migration" (
     component TEXT NOT NULL,
     version INTEGER NOT NULL,

@@ -6,6 +6,17 @@ use std::{
 };
 
 use sea_orm::{DatabaseConnection, DatabaseConnectionType};
+#[cfg(feature = "mysql")]
+use sqlx::mysql::MySqlConnectOptions;
+#[cfg(feature = "postgres")]
+use sqlx::postgres::PgConnectOptions;
+#[cfg(feature = "sqlite")]
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, pool::PoolOptions};
+
+/// How long a statement waits for SQLite's only writer to end.
+#[cfg(feature = "sqlite")]
+const SQLITE_BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How many connections of its own a store may open.
 #[derive(Debug, Clone, Copy)]
@@ -66,17 +77,14 @@ impl Connections {
     }
 }
 
-/// A pool of its own with the user's options and hooks: a hook may set the search path, a role or
-/// the character set.
-macro_rules! pool {
-    ($user:expr, $size:expr, $timeout:expr, $options:expr) => {{
-        let user = $user;
-        let mut pool = user.options().clone().max_connections($size).min_connections(0);
-        if let Some(timeout) = $timeout {
-            pool = pool.acquire_timeout(timeout);
-        }
-        pool.connect_lazy_with(sqlx::ConnectOptions::disable_statement_logging($options))
-    }};
+/// Options of a pool beside the user's, with the user's hooks: one may set the search path, a role
+/// or the character set.
+fn options<DB: sqlx::Database>(user: &sqlx::Pool<DB>, size: u32, timeout: Option<Duration>) -> PoolOptions<DB> {
+    let options = user.options().clone().max_connections(size).min_connections(0);
+    match timeout {
+        Some(timeout) => options.acquire_timeout(timeout),
+        None => options,
+    }
 }
 
 fn derive(user: &DatabaseConnection, size: u32, timeout: Option<Duration>) -> DatabaseConnection {
@@ -84,21 +92,28 @@ fn derive(user: &DatabaseConnection, size: u32, timeout: Option<Duration>) -> Da
         #[cfg(feature = "postgres")]
         DatabaseConnectionType::SqlxPostgresPoolConnection(_) => {
             let user = user.get_postgres_connection_pool();
-            let options = sqlx::postgres::PgConnectOptions::clone(&user.connect_options());
-            sea_orm::SqlxPostgresConnector::from_sqlx_postgres_pool(pool!(user, size, timeout, options))
+            let connect = PgConnectOptions::clone(&user.connect_options()).disable_statement_logging();
+            let pool = options(user, size, timeout).connect_lazy_with(connect);
+            sea_orm::SqlxPostgresConnector::from_sqlx_postgres_pool(pool)
         }
         #[cfg(feature = "mysql")]
         DatabaseConnectionType::SqlxMySqlPoolConnection(_) => {
             let user = user.get_mysql_connection_pool();
-            let options = sqlx::mysql::MySqlConnectOptions::clone(&user.connect_options());
-            sea_orm::SqlxMySqlConnector::from_sqlx_mysql_pool(pool!(user, size, timeout, options))
+            let connect = MySqlConnectOptions::clone(&user.connect_options()).disable_statement_logging();
+            let pool = options(user, size, timeout).connect_lazy_with(connect);
+            sea_orm::SqlxMySqlConnector::from_sqlx_mysql_pool(pool)
         }
         #[cfg(feature = "sqlite")]
         DatabaseConnectionType::SqlxSqlitePoolConnection(_) => {
             let user = user.get_sqlite_connection_pool();
-            let options = sqlx::sqlite::SqliteConnectOptions::clone(&user.connect_options());
-            let options = options.busy_timeout(Duration::from_secs(30));
-            sea_orm::SqlxSqliteConnector::from_sqlx_sqlite_pool(pool!(user, size, timeout, options))
+            let connect = SqliteConnectOptions::clone(&user.connect_options()).disable_statement_logging();
+            let connect = connect.busy_timeout(SQLITE_BUSY_TIMEOUT);
+            let mut options = options(user, size, timeout);
+            if is_memory(&connect) {
+                // The database lives as long as its last connection.
+                options = options.min_connections(1).idle_timeout(None).max_lifetime(None);
+            }
+            sea_orm::SqlxSqliteConnector::from_sqlx_sqlite_pool(options.connect_lazy_with(connect))
         }
         _ => user.clone(),
     }
@@ -114,4 +129,10 @@ fn is_private_memory(user: &DatabaseConnection) -> bool {
         }
         _ => false,
     }
+}
+
+/// Whether the database is in memory, and shared by all connections that are made alike.
+#[cfg(feature = "sqlite")]
+fn is_memory(options: &SqliteConnectOptions) -> bool {
+    options.to_url_lossy().query_pairs().any(|(name, value)| name == "mode" && value == "memory")
 }

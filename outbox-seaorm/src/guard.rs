@@ -28,11 +28,18 @@ const BEGIN: &str = "begin a transaction";
 const COMMIT: &str = "commit a transaction";
 const ROLLBACK: &str = "roll a transaction back";
 
-/// Ends the transaction whatever nested ones are alive, and begins an empty one, so that SeaORM's
-/// count of transactions still fits. A nested one that lives on must not commit by itself
-/// afterwards, and the savepoints that it may still ask for exist.
-const RESET: &str = "ROLLBACK; BEGIN; SAVEPOINT _sqlx_savepoint_1; SAVEPOINT _sqlx_savepoint_2; \
-                     SAVEPOINT _sqlx_savepoint_3; SAVEPOINT _sqlx_savepoint_4";
+/// Begins an empty transaction in place of the one that was ended, so that SeaORM's count of
+/// transactions still fits, with the savepoints that nested ones may still ask for. Read-only, as
+/// a nested one that lives on must not write and commit by itself; SQLite has no such transactions.
+fn placeholder(backend: DbBackend) -> String {
+    let begin = match backend {
+        DbBackend::Postgres => "BEGIN READ ONLY",
+        DbBackend::MySql => "START TRANSACTION READ ONLY",
+        _ => "BEGIN",
+    };
+    let savepoints = (1..=8).map(|depth| format!("; SAVEPOINT _sqlx_savepoint_{depth}"));
+    savepoints.fold(begin.to_owned(), |sql, savepoint| sql + &savepoint)
+}
 
 pub(crate) async fn begin(db: DatabaseConnection, guard: &'static str) -> Result<DatabaseTransaction, StoreError> {
     let begun = tokio::spawn(async move {
@@ -71,36 +78,72 @@ async fn ended<T>(operation: &'static str, task: JoinHandle<Result<T, DbErr>>) -
     }
 }
 
-pub(crate) async fn commit(tx: DatabaseTransaction) -> Result<(), StoreError> {
-    match tokio::spawn(release_and_commit(tx)).await {
+/// Proves the transaction, then lets `last` do the last work in it, and commits.
+///
+/// Proved first: in a transaction that has ended unnoticed, the last work would commit by itself.
+pub(crate) async fn commit_after<F>(
+    tx: DatabaseTransaction,
+    last: impl FnOnce(DatabaseTransaction) -> F + Send + 'static,
+) -> Result<(), StoreError>
+where
+    F: Future<Output = (DatabaseTransaction, Result<(), StoreError>)> + Send,
+{
+    let task = tokio::spawn(async move {
+        let (tx, done) = last(release(tx).await?).await;
+        if let Err(error) = done {
+            let _ = end(tx).await;
+            return Err(error);
+        }
+        finish(tx).await
+    });
+    match task.await {
         Ok(result) => result,
         // The runtime is going down, or the driver panicked: nobody knows.
         Err(error) => Err(StoreError::new(StoreErrorKind::CommitUnknown, COMMIT, error)),
     }
 }
 
-async fn release_and_commit(tx: DatabaseTransaction) -> Result<(), StoreError> {
-    if tx.get_database_backend() == DbBackend::Sqlite {
-        // Looked for here, since on SQLite a nested transaction that is never dropped would hold
-        // the only write lock for ever. Looking costs no round trip.
-        let nested = tx.execute_unprepared("RELEASE SAVEPOINT _sqlx_savepoint_1").await.is_ok();
-        if nested {
-            let _ = reset_and_rollback(tx).await;
-            return Err(lost("a nested transaction was still alive"));
-        }
-    }
+pub(crate) async fn commit(tx: DatabaseTransaction) -> Result<(), StoreError> {
+    commit_after(tx, |tx| std::future::ready((tx, Ok(())))).await
+}
+
+/// Releases the guard: fails if the transaction is not the open one that was begun.
+async fn release(tx: DatabaseTransaction) -> Result<DatabaseTransaction, StoreError> {
     if let Err(error) = tx.execute_unprepared("RELEASE SAVEPOINT outbox_guard").await {
         let error = match kind(&error) {
             Some(StoreErrorKind::Unavailable) => failed(COMMIT, &error),
             _ => StoreError::new(StoreErrorKind::TransactionLost, COMMIT, DatabaseError::from(&error)),
         };
-        let _ = reset_and_rollback(tx).await;
+        let _ = end(tx).await;
         return Err(error);
     }
+    if tx.get_database_backend() != DbBackend::Sqlite {
+        return Ok(tx);
+    }
+    let error = match has_nested(&tx).await {
+        Ok(false) => return Ok(tx),
+        Ok(true) => lost(),
+        Err(error) => failed(COMMIT, &error),
+    };
+    let _ = end(tx).await;
+    Err(error)
+}
+
+/// Whether a nested transaction is alive: then the next one is not the first. On SQLite this is
+/// asked before the COMMIT, since one that is never dropped would hold the only write lock for
+/// ever; there are no round trips that it could cost.
+async fn has_nested(tx: &DatabaseTransaction) -> Result<bool, DbErr> {
+    let probe = tx.begin().await?;
+    let first = tx.execute_unprepared("ROLLBACK TO SAVEPOINT _sqlx_savepoint_1").await.is_ok();
+    probe.commit().await?;
+    Ok(!first)
+}
+
+async fn finish(tx: DatabaseTransaction) -> Result<(), StoreError> {
     tx.commit().await.map_err(|error| match (code(&error), kind(&error)) {
         // No such savepoint: SeaORM tried to release that of a nested transaction.
-        (Some(Code::Postgres(code)), _) if code == "3B001" => lost("a nested transaction was still alive"),
-        (Some(Code::MySql(1305)), _) => lost("a nested transaction was still alive"),
+        (Some(Code::Postgres(code)), _) if code == "3B001" => lost(),
+        (Some(Code::MySql(1305)), _) => lost(),
         (_, Some(StoreErrorKind::Unavailable)) => {
             StoreError::new(StoreErrorKind::CommitUnknown, COMMIT, DatabaseError::from(&error))
         }
@@ -109,20 +152,25 @@ async fn release_and_commit(tx: DatabaseTransaction) -> Result<(), StoreError> {
     })
 }
 
-fn lost(why: &str) -> StoreError {
-    StoreError::new(StoreErrorKind::TransactionLost, COMMIT, DatabaseError::text(why))
+fn lost() -> StoreError {
+    let why = DatabaseError::text("a nested transaction was still alive");
+    StoreError::new(StoreErrorKind::TransactionLost, COMMIT, why)
 }
 
 pub(crate) async fn rollback(tx: DatabaseTransaction) -> Result<(), StoreError> {
-    ended(ROLLBACK, tokio::spawn(reset_and_rollback(tx))).await
+    ended(ROLLBACK, tokio::spawn(end(tx))).await
 }
 
-async fn reset_and_rollback(tx: DatabaseTransaction) -> Result<(), DbErr> {
-    if let Err(error) = tx.execute_unprepared(RESET).await
-        && !was_answered(&error)
-    {
-        // The connection is gone, and the transaction with it.
-        return Err(error);
+/// Ends the transaction whatever nested ones are alive: SeaORM's `rollback()` would only go back to
+/// the savepoint of the innermost one, and keep the locks.
+async fn end(tx: DatabaseTransaction) -> Result<(), DbErr> {
+    let backend = tx.get_database_backend();
+    for sql in ["ROLLBACK", &placeholder(backend)] {
+        match tx.execute_unprepared(sql).await {
+            // SQLite refuses a ROLLBACK if there is no transaction any more.
+            Err(error) if !was_answered(&error) => return Err(error),
+            _ => {}
+        }
     }
     tx.rollback().await
 }

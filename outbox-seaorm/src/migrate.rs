@@ -36,8 +36,11 @@ impl SeaOrm {
         if self.pending(&system).await.map_err(|error| failed(MIGRATE, &error))?.is_empty() {
             return Ok(());
         }
-        let tx = guard::begin_plain(system).await?;
         let (dialect, tables) = (self.dialect(), self.tables());
+        if let Some(prepare) = dialect.prepare() {
+            system.execute_unprepared(prepare).await.map_err(|error| failed(MIGRATE, &error))?;
+        }
+        let tx = guard::begin_plain(system).await?;
         let migrated = async {
             dialect.lock(&tx, tables).await?;
             let done = self.migrate_with(&tx).await;
@@ -131,7 +134,8 @@ impl Component<'_> {
 }
 
 fn script(dialect: &dyn Dialect, tables: &Tables) -> String {
-    let statements = components(tables).into_iter().flat_map(|component| component.statements(dialect, tables));
+    let components = components(tables).into_iter().flat_map(|component| component.statements(dialect, tables));
+    let statements = dialect.prepare().map(str::to_owned).into_iter().chain(components);
     statements.map(|statement| statement + ";\n").collect::<Vec<_>>().join("\n")
 }
 

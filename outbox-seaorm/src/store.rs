@@ -152,6 +152,20 @@ impl Store for SeaOrm {
         guard::commit(tx).await
     }
 
+    async fn commit_with(
+        &self,
+        tx: DatabaseTransaction,
+        target: &str,
+        records: Vec<OutboxRecord>,
+    ) -> Result<(), StoreError> {
+        let (store, target) = (self.clone(), target.to_owned());
+        guard::commit_after(tx, |tx| async move {
+            let written = outbox::insert(&store, &tx, &target, &records).await;
+            (tx, written)
+        })
+        .await
+    }
+
     async fn rollback(&self, tx: DatabaseTransaction) -> Result<(), StoreError> {
         guard::rollback(tx).await
     }

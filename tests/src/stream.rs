@@ -76,7 +76,8 @@ pub async fn count_messages(jetstream: &Context, stream: &str) -> u64 {
 pub async fn read_stream(jetstream: &Context, stream: &str) -> Vec<StoredMessage> {
     let stored = &jetstream.get_stream(stream).await.expect("get the stream");
     let state = &stored.cached_info().state;
-    stream::iter(state.first_sequence..=state.last_sequence)
+    // A new stream's first sequence is 0, which is no message's.
+    stream::iter(state.first_sequence.max(1)..=state.last_sequence)
         .map(
             async |sequence| match stored.get_raw_message(sequence).await {
                 Ok(message) => Some(StoredMessage {

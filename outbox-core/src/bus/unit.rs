@@ -112,7 +112,7 @@ impl<S: Store> Unit<S> {
     /// A commit that has begun runs to its end even if the future is dropped.
     pub async fn commit(self) -> Result<(), StoreError> {
         let Self { bus, tx, events } = self;
-        tx.commit_with(bus.target_name(), &events.close()).await?;
+        tx.commit_with(bus.target_name(), events.close()).await?;
         // Also without buffered events: `bus.publish(unit.tx(), ..)` may have written some.
         bus.wake();
         Ok(())

@@ -11,7 +11,7 @@ use tower::{Service, ServiceExt};
 
 use super::{
     alone::Alone,
-    delivery::{Delivery, DeliveryService},
+    delivery::{Delivery, DeliveryService, Started},
     failure::{DeliveryError, DeliveryErrorKind, Panicked},
     outage::DatabaseWatch,
     settings::Settings,
@@ -196,6 +196,7 @@ async fn decide<S: InboxStore, B: Broker, H: DeliveryHandle>(
         deliveries: delivered.deliveries,
         deadline: Instant::now() + settings.timeout,
         in_ledger: again,
+        started: Started::default(),
         envelope: envelope.clone(),
     };
     let began = Instant::now();
@@ -218,7 +219,7 @@ async fn call<S: InboxStore, B: Broker>(
     delivery: Delivery,
     mut service: DeliveryService,
 ) -> Option<Result<bool, BoxError>> {
-    let deadline = delivery.deadline;
+    let (deadline, started) = (delivery.deadline, delivery.started.clone());
     let work = AssertUnwindSafe(async {
         let ready = service
             .ready()
@@ -236,9 +237,14 @@ async fn call<S: InboxStore, B: Broker>(
                 let text = Panicked::from_payload(panic.as_ref());
                 Err(DeliveryError::new(DeliveryErrorKind::Panicked, text).into())
             }
-            Err(_) => {
+            Err(_) if started.get() => {
                 let after = shared.settings.timeout;
-                Err(DeliveryError::new(DeliveryErrorKind::TimedOut(after), "it was stopped and its transaction rolled back").into())
+                let text = "it was stopped and its transaction rolled back";
+                Err(DeliveryError::new(DeliveryErrorKind::TimedOut(after), text).into())
+            }
+            Err(_) => {
+                let text = "the time-out passed before the handler could begin: the database or a layer made it wait";
+                Err(NotReady(text.into()).into())
             }
         }),
         () = shared.abandon.cancelled() => None,

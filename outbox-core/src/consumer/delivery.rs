@@ -1,6 +1,9 @@
 //! A delivery on its way through the outer layers, and what comes back.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -25,6 +28,23 @@ pub struct Delivery {
     pub(crate) deadline: Instant,
     /// The message has a row in the attempt ledger.
     pub(crate) in_ledger: bool,
+    /// Set when the handler itself begins.
+    pub(crate) started: Started,
+}
+
+/// Whether a handler has begun. A time-out that passes before that (the database or a layer made it
+/// wait) is no failure of the message.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Started(Arc<AtomicBool>);
+
+impl Started {
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn get(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 impl Delivery {

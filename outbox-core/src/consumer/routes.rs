@@ -103,6 +103,7 @@ impl<S: Store, St: Clone + Send + Sync + 'static> Service<Transacted<S>> for Rou
                         tx: Some(transacted.tx()),
                         state: &state,
                     };
+                    transacted.delivery.started.set();
                     run(handler, call).await
                 }
                 Err(_) => Ok(()),
@@ -155,6 +156,7 @@ impl<S: Store, St: Clone + Send + Sync + 'static> Service<Delivery> for Direct<S
                 tx: None,
                 state: &state,
             };
+            delivery.started.set();
             run(&handler, call).await.map_err(DeliveryError::handler)?;
             Ok(Outcome::handled())
         })

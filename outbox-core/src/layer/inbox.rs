@@ -157,14 +157,15 @@ where
         roll_back(tx).await;
         return Err(DeliveryError::from(error).into());
     }
-    match tx.commit_with(bus.target_name(), &records).await {
+    let count = records.len();
+    match tx.commit_with(bus.target_name(), records).await {
         Ok(()) => {
-            if !records.is_empty() {
+            if count > 0 {
                 bus.wake();
             }
             Ok(Outcome::handled())
         }
-        Err(error) => Err(not_committed(store, &consumer, id, error, records.len())
+        Err(error) => Err(not_committed(store, &consumer, id, error, count)
             .await
             .into()),
     }

@@ -568,9 +568,7 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
 
     /// Whether one more batch fits into memory.
     fn has_room(&self) -> bool {
-        let batch = self.parts.options.batch as usize;
-        self.hands.len() + batch <= self.parts.options.in_hand.max(2 * batch)
-            && self.hands.bytes() < self.parts.options.in_hand_bytes
+        self.hands.has_room_for(self.parts.options.batch as usize)
     }
 
     /// Held rows that are due, scheduled rows that are due, and waiting rows whose stream works.
@@ -598,10 +596,13 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
         if let Some(due) = self.hands.take_next_due() {
             self.scan_at = self.scan_at.min(due);
         }
+        if self.hands.take_reopened() && self.scan_waiting {
+            self.scan_at = now;
+        }
         if self.busy.scan || now < self.scan_at || (self.mode == Mode::Once && self.scans > 0) {
             return;
         }
-        if self.hands.bytes() >= self.parts.options.in_hand_bytes {
+        if !self.has_room() {
             self.scan_at = now + BROKER_POLL;
             return;
         }
@@ -612,7 +613,7 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
             reasons: vec![HeldReason::Failing],
             due: true,
             exclude_ids: self.hands.held_in_hand(),
-            limit: HELD_ROWS,
+            limit: self.held_rows(),
             max_bytes: self.parts.options.batch_bytes,
             ..HeldFilter::default()
         };
@@ -623,6 +624,11 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
             ..due.clone()
         });
         self.tasks.spawn(scan(store, lease, due, waiting));
+    }
+
+    /// Held rows read with one scan: a part of what fits into memory.
+    fn held_rows(&self) -> u32 {
+        HELD_ROWS.min(self.parts.options.batch)
     }
 
     fn start_upkeep(&mut self, now: Instant) {
@@ -744,7 +750,7 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
                         self.poll.signalled_now(now);
                     }
                     // A full scan may have left rows behind.
-                    if rows.len() >= HELD_ROWS as usize || released > 0 {
+                    if rows.len() >= self.held_rows() as usize || released > 0 {
                         self.scan_at = now + Duration::from_millis(5);
                     }
                     self.scan_waiting = rows.iter().any(|row| row.reason == HeldReason::Waiting)

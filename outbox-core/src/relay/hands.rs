@@ -35,8 +35,10 @@ use crate::{
 
 /// Rows of a recovering key that wait in memory before they are parked.
 const KEY_QUEUE: usize = 64;
-/// Rows of a paused lane that stay in memory to try it with.
+/// Rows of a paused lane that stay in memory to try it with, at most.
 const LANE_KEEP: usize = 64;
+/// The share of the hands that rows of paused lanes may keep when the hands are full.
+const PAUSED_SHARE: usize = 4;
 /// Keys whose held rows are taken up at the same time.
 const DRAINS: usize = 64;
 
@@ -105,6 +107,8 @@ pub(super) struct Hands {
     max_attempts: u32,
     backoff: crate::policy::Backoff,
     dead_head: DeadHead,
+    capacity: usize,
+    capacity_bytes: usize,
     rows: Slab<Row>,
     /// Numbers of outbox rows that are not settled or moved.
     seqs: BTreeSet<i64>,
@@ -126,6 +130,7 @@ pub(super) struct Hands {
     /// When the next row that failed here is due, from when it was recorded.
     next_due: Option<Instant>,
     pub(super) tally: Tally,
+    reopened: bool,
 }
 
 impl Hands {
@@ -134,6 +139,8 @@ impl Hands {
             max_attempts: options.max_attempts,
             backoff: options.backoff,
             dead_head: options.dead_head,
+            capacity: options.in_hand.max(2 * options.batch as usize),
+            capacity_bytes: options.in_hand_bytes,
             rows: Slab::new(),
             seqs: BTreeSet::new(),
             held_ids: HashSet::new(),
@@ -151,6 +158,7 @@ impl Hands {
             verdicts: Vec::new(),
             next_due: None,
             tally: Tally::default(),
+            reopened: false,
         }
     }
 
@@ -161,9 +169,9 @@ impl Hands {
         self.seqs.len() + self.held_ids.len()
     }
 
-    /// Their bytes in memory, roughly.
-    pub(super) const fn bytes(&self) -> usize {
-        self.bytes
+    /// Whether `more` rows fit in.
+    pub(super) fn has_room_for(&self, more: usize) -> bool {
+        self.len() + more <= self.capacity && self.bytes < self.capacity_bytes
     }
 
     /// The numbers that a read is to leave out.
@@ -570,7 +578,13 @@ impl Hands {
         }
     }
 
+    /// Whether a lane has come back since the last call: rows that wait in the table may go.
+    pub(super) fn take_reopened(&mut self) -> bool {
+        mem::take(&mut self.reopened)
+    }
+
     fn ready_again(&mut self, waiting: VecDeque<Token>, lane: LaneId) {
+        self.reopened = true;
         // Rows that were queued before their subject's stream was known move to its lane.
         for token in waiting.into_iter().rev() {
             let Some(row) = self.rows.get_mut(token) else {
@@ -841,23 +855,27 @@ impl Hands {
         self.next_due = Some(self.next_due.map_or(at, |next| next.min(at)));
     }
 
-    /// Moves rows of lanes that have been paused for long to the held table, so that rows of other
-    /// lanes find room: called when the hands are full while the broker is connected.
+    /// Makes room: called when the hands are full while the broker is connected, so that rows of
+    /// working lanes find a place. Rows of paused lanes move to the held table, but for a few to try
+    /// the lane with; rows that are held already just leave memory.
     pub(super) fn shed_waiting(&mut self) {
         let paused: Vec<LaneId> = self
             .lanes
             .iter()
-            .filter(|(_, lane)| lane.pause.is_some() && !lane.queue.is_empty())
+            .filter(|(_, lane)| lane.pause.is_some())
             .map(|(id, _)| id)
             .collect();
+        if paused.is_empty() {
+            return;
+        }
+        let keep = (self.capacity / PAUSED_SHARE / paused.len()).min(LANE_KEEP);
+        let bytes = self.capacity_bytes / PAUSED_SHARE / paused.len();
         for id in paused {
+            let keep = self.kept(id, keep, bytes);
             let queue = &mut self.lanes.get_mut(id).queue;
-            let queue = queue.split_off(LANE_KEEP.min(queue.len()));
-            // The rows that stay try the lane; the followers of their keys need no room meanwhile.
-            let kept: Vec<Arc<str>> = self
-                .lanes
-                .get(id)
-                .queue
+            let shed = queue.split_off(keep);
+            // The followers of the rows that stay need no room meanwhile.
+            let kept: Vec<Arc<str>> = queue
                 .iter()
                 .filter_map(|token| self.rows.get(*token)?.key.clone())
                 .collect();
@@ -869,15 +887,42 @@ impl Hands {
                     self.park_queue(&name);
                 }
             }
-            for token in queue {
-                let Some(row) = self.rows.get(token) else {
-                    continue;
-                };
-                if row.place != Place::Outbox {
-                    self.lanes.get_mut(id).queue.push_back(token);
-                    continue;
-                }
-                let name = row.key.clone();
+            for token in shed {
+                self.shed(token);
+            }
+            if keep == 0 {
+                // Nothing is left to try the lane with: its waiting rows are read again as if it
+                // worked, and pause it again if it does not.
+                self.lanes.get_mut(id).pause = None;
+            }
+        }
+    }
+
+    /// How many rows at the head of a lane's queue are within these limits.
+    fn kept(&self, lane: LaneId, rows: usize, bytes: usize) -> usize {
+        let mut left = bytes;
+        let fits = |token: &&Token| {
+            let size = self.rows.get(**token).map_or(0, |row| row.data.size());
+            let fits = size <= left;
+            left = left.saturating_sub(size);
+            fits
+        };
+        self.lanes
+            .get(lane)
+            .queue
+            .iter()
+            .take(rows)
+            .take_while(fits)
+            .count()
+    }
+
+    fn shed(&mut self, token: Token) {
+        let Some(row) = self.rows.get(token) else {
+            return;
+        };
+        let (place, name) = (row.place, row.key.clone());
+        match place {
+            Place::Outbox => {
                 if let Some(key) = name.as_ref().and_then(|name| self.keys.get_mut(name)) {
                     key.active = false;
                     key.held.get_or_insert_with(HeldKey::default);
@@ -885,6 +930,16 @@ impl Hands {
                 self.move_row(token, HeldReason::Waiting, Duration::ZERO, None);
                 if let Some(name) = name {
                     self.park_queue(&name);
+                }
+            }
+            Place::Held(id) => {
+                self.drop_row(token);
+                self.held_ids.remove(&id);
+                if let Some(name) = name {
+                    self.stop_drain(&name);
+                    if let Some(key) = self.keys.get_mut(&name) {
+                        key.active = false;
+                    }
                 }
             }
         }

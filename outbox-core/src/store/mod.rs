@@ -67,14 +67,12 @@ pub trait Store: Clone + Send + Sync + 'static {
     fn commit(&self, tx: Self::Tx) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Writes `records` to the outbox of `target` as the last work of `tx`, and commits it as
-    /// [`commit`](Self::commit) does.
-    ///
-    /// A store on which a lost transaction would let the write go through by itself (MySQL after a
-    /// swallowed deadlock) proves the transaction before it writes.
+    /// [`commit`](Self::commit) does. The transaction is proved before anything is written: in a
+    /// transaction that has ended unnoticed, the write would commit by itself.
     ///
     /// # Cancel safety
     ///
-    /// As [`commit`](Self::commit), from the commit on; before it, dropping rolls back.
+    /// Once polled, it runs to its end even if the future is dropped.
     ///
     /// # Errors
     ///
@@ -84,20 +82,8 @@ pub trait Store: Clone + Send + Sync + 'static {
         &self,
         tx: Self::Tx,
         target: &str,
-        records: &[OutboxRecord],
-    ) -> impl Future<Output = Result<(), StoreError>> + Send {
-        async move {
-            if !records.is_empty()
-                && let Err(error) = self.insert(&tx, target, records).await
-            {
-                if let Err(rollback) = self.rollback(tx).await {
-                    tracing::debug!(error = %rollback, "a transaction could not be rolled back; the database does it");
-                }
-                return Err(error);
-            }
-            self.commit(tx).await
-        }
-    }
+        records: Vec<OutboxRecord>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Rolls `tx` back and waits until its connection is free.
     ///

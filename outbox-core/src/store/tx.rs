@@ -54,13 +54,14 @@ impl<S: Store> TxGuard<S> {
         }
     }
 
-    /// Writes `records` and commits. Dropping the future before the commit has begun rolls back.
+    /// Writes `records` and commits.
     pub(crate) async fn commit_with(
         mut self,
         target: &str,
-        records: &[OutboxRecord],
+        records: Vec<OutboxRecord>,
     ) -> Result<(), StoreError> {
         match self.tx.take() {
+            Some(tx) if records.is_empty() => self.store.commit(tx).await,
             Some(tx) => self.store.commit_with(tx, target, records).await,
             None => Ok(()),
         }

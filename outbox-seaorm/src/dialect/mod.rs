@@ -120,6 +120,11 @@ pub(crate) trait Dialect: Sync {
 
     // ===== The schema =====
 
+    /// What has to be done once before, outside a transaction.
+    fn prepare(&self) -> Option<&'static str> {
+        None
+    }
+
     /// The statements that create the tables that all targets share.
     fn create_shared(&self, tables: &Tables) -> Vec<String>;
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use outbox_core::RelayOptions;
-use outbox_tests::{TestDatabase, eventually, on_every_database};
+use outbox_tests::{Database, TestDatabase, eventually, on_every_database};
 
 use crate::shop::{Act, DEADLINE, Script, Shop, relay, shipping};
 
@@ -37,7 +37,12 @@ on_every_database! {
         shop.await_published(1..=12).await;
         let slow = shipping().ack_wait(Duration::from_secs(600)).concurrency(4);
         let first = shop.consumer_within(&script, slow, Duration::from_millis(300));
-        eventually("four handlers hang", DEADLINE, async || (1..=12).filter(|number| script.starts(*number) > 0).count() == 4).await;
+        // SQLite has one writer, so one handler hangs and the others wait for it.
+        let hanging = if shop.db.kind == Database::Sqlite { 1 } else { 4 };
+        eventually("the handlers hang", DEADLINE, async || {
+            (1..=12).filter(|number| script.starts(*number) > 0).count() == hanging
+        })
+        .await;
         first.stop().await;
         let script = Script::always_ship();
         let second = shop.consumer(&script, shipping().ack_wait(Duration::from_secs(600)));

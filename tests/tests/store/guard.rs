@@ -74,7 +74,8 @@ on_every_database! {
         }
     }
 
-    /// The nested transaction lives on, and even goes on writing: its writes are never committed.
+    /// The nested transaction lives on, and even goes on writing. Its writes are never committed,
+    /// except on SQLite, which has no read-only transactions.
     async fn a_rollback_frees_the_locks_of_a_live_nested_transaction(db: TestDatabase) {
         let store = store_and_table(&db).await;
         let tx = store.begin(Pool::Consumer).await.expect("begin");
@@ -85,7 +86,7 @@ on_every_database! {
         run(&db.connection, "INSERT INTO things VALUES (1, 0), (2, 0)").await;
         let _ = nested.execute_unprepared("INSERT INTO things VALUES (3, 0)").await;
         let _ = nested.commit().await;
-        assert_eq!(things(&db).await, 2);
+        assert_eq!(things(&db).await, if db.kind == Database::Sqlite { 3 } else { 2 });
         run(&db.connection, "DELETE FROM things").await;
         poisoned_by_nothing(&store, &db).await;
     }

@@ -129,6 +129,10 @@ async fn everything_works_beside_a_sqlite_pool_of_one() {
     let consumers: Vec<_> = (0..3).map(consumer).collect();
     let mut seen = 0;
     while seen < 300 {
+        assert!(
+            !publisher.is_finished() || !read_ids(&store).await.is_empty(),
+            "the publisher failed"
+        );
         let rows = read(&store, everything()).await;
         seen += store
             .settle(TARGET, &rows.iter().map(settled).collect::<Vec<_>>())

@@ -110,7 +110,7 @@ pub(super) fn hold(held: &Table, table: &Table, target: &str, now: &str, moves: 
             row.id.into(),
             row.reason.as_str().into(),
             duration_micros(row.due_in).into(),
-            row.attempts.into(),
+            i32::try_from(row.attempts).unwrap_or(i32::MAX).into(),
             clip(row.error.as_deref()).into(),
         ]);
     }
@@ -132,7 +132,7 @@ pub(super) fn change(held: &Table, target: &str, now: &str, changes: &[HeldChang
             row.message_id.into(),
             row.reason.as_str().into(),
             duration_micros(row.due_in).into(),
-            row.attempts.into(),
+            i32::try_from(row.attempts).unwrap_or(i32::MAX).into(),
             clip(row.error.as_deref()).into(),
         ]);
     }

@@ -48,7 +48,7 @@ pub(super) fn create_shared(tables: &Tables) -> Vec<String> {
     seq BIGINT,
     reason VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     due_at DATETIME(6) NOT NULL,
-    attempts INT UNSIGNED NOT NULL,
+    attempts INT NOT NULL,
     first_error TEXT,
     last_error TEXT,
     held_at DATETIME(6) NOT NULL,

@@ -109,6 +109,11 @@ impl Dialect for Sqlite {
         inbox::prune(table, column, now, age, limit)
     }
 
+    /// The mode stays with the file. In it readers and the writer do not wait for each other.
+    fn prepare(&self) -> Option<&'static str> {
+        Some("PRAGMA journal_mode = WAL")
+    }
+
     fn create_shared(&self, tables: &Tables) -> Vec<String> {
         schema::create_shared(tables)
     }
