@@ -52,7 +52,9 @@ impl JetStream {
     }
 
     pub(crate) fn new(inner: Inner) -> Self {
-        Self { inner: Arc::new(inner) }
+        Self {
+            inner: Arc::new(inner),
+        }
     }
 
     /// Whether the shared connection is up.
@@ -64,12 +66,22 @@ impl JetStream {
     /// Why the shared connection is down: what the last attempt to connect ended with.
     #[must_use]
     pub fn connection_error(&self) -> Option<BrokerError> {
-        self.inner.api.link.why_down().as_deref().map(BrokerError::from)
+        self.inner
+            .api
+            .link
+            .why_down()
+            .as_deref()
+            .map(BrokerError::from)
     }
 
     /// The stream that a consumer reads.
     async fn stream_of(&self, spec: &ConsumerSpec) -> Result<String, BrokerError> {
-        stream_of(&self.inner.api, &self.inner.provision.streams, &spec.subjects).await
+        stream_of(
+            &self.inner.api,
+            &self.inner.provision.streams,
+            &spec.subjects,
+        )
+        .await
     }
 }
 
@@ -78,7 +90,14 @@ impl Broker for JetStream {
     type Subscription = JetStreamSubscription;
 
     async fn publisher(&self) -> Result<Self::Publisher, BrokerError> {
-        let Inner { settings, domain, request_timeout, ack_timeout, provision, .. } = &*self.inner;
+        let Inner {
+            settings,
+            domain,
+            request_timeout,
+            ack_timeout,
+            provision,
+            ..
+        } = &*self.inner;
         let link = Link::open(settings.clone());
         if let Err(error) = link.first_outcome().await
             && error.kind == BrokerErrorKind::Configuration
@@ -86,7 +105,12 @@ impl Broker for JetStream {
             return Err(BrokerError::from(&*error));
         }
         let api = Api::new(link.clone(), domain.as_deref(), *request_timeout);
-        Ok(JetStreamPublisher::new(link, api, provision.clone(), *ack_timeout))
+        Ok(JetStreamPublisher::new(
+            link,
+            api,
+            provision.clone(),
+            *ack_timeout,
+        ))
     }
 
     async fn subscribe(&self, spec: &ConsumerSpec) -> Result<Self::Subscription, BrokerError> {
@@ -107,16 +131,34 @@ impl Broker for JetStream {
             start: spec.start,
         };
         let info = durable.ensure(api, provision.topology).await?;
-        Ok(JetStreamSubscription::new(api.clone(), durable, &info, None))
+        Ok(JetStreamSubscription::new(
+            api.clone(),
+            durable,
+            &info,
+            None,
+        ))
     }
 
-    async fn subscribe_replays(&self, spec: &ConsumerSpec) -> Result<Self::Subscription, BrokerError> {
+    async fn subscribe_replays(
+        &self,
+        spec: &ConsumerSpec,
+    ) -> Result<Self::Subscription, BrokerError> {
         check_name(&spec.name)?;
-        let Inner { api, provision, letters, .. } = &*self.inner;
+        let Inner {
+            api,
+            provision,
+            letters,
+            ..
+        } = &*self.inner;
         letters.ensure().await?;
         let durable = letters.replays(&spec.name, spec.ack_wait);
         let info = durable.ensure(api, provision.topology).await?;
-        Ok(JetStreamSubscription::new(api.clone(), durable, &info, Some(letters.clone())))
+        Ok(JetStreamSubscription::new(
+            api.clone(),
+            durable,
+            &info,
+            Some(letters.clone()),
+        ))
     }
 
     async fn dead_letter(&self, letter: &DeadLetter) -> Result<(), BrokerError> {
@@ -151,11 +193,20 @@ impl Broker for JetStream {
         self.inner.letters.discard(number).await
     }
 
-    async fn redelivery_horizon(&self, spec: &ConsumerSpec) -> Result<Option<Duration>, BrokerError> {
+    async fn redelivery_horizon(
+        &self,
+        spec: &ConsumerSpec,
+    ) -> Result<Option<Duration>, BrokerError> {
         let stream = self.stream_of(spec).await?;
         let info = self.inner.api.stream(&stream).await;
-        let info = info.map_err(|error| error.while_doing(format_args!("read the settings of stream `{stream}`")))?;
-        let age = info.config.get("max_age").and_then(Value::as_u64).unwrap_or_default();
+        let info = info.map_err(|error| {
+            error.while_doing(format_args!("read the settings of stream `{stream}`"))
+        })?;
+        let age = info
+            .config
+            .get("max_age")
+            .and_then(Value::as_u64)
+            .unwrap_or_default();
         Ok((age > 0).then(|| Duration::from_nanos(age)))
     }
 }
@@ -166,7 +217,9 @@ fn check_name(name: &str) -> Result<(), BrokerError> {
     if name.is_empty() || name.len() > 200 || name.contains(wrong) {
         return Err(BrokerError::new(
             BrokerErrorKind::Configuration,
-            format!("consumer name {name:?} is not allowed: it must be 1 to 200 bytes without blanks and `.`, `*`, `>`, `/`, `\\`"),
+            format!(
+                "consumer name {name:?} is not allowed: it must be 1 to 200 bytes without blanks and `.`, `*`, `>`, `/`, `\\`"
+            ),
         ));
     }
     Ok(())

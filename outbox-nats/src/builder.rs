@@ -87,8 +87,15 @@ impl Default for JetStreamBuilder {
 
 impl JetStreamBuilder {
     /// A user and password, instead of those in the URL.
-    pub fn user_and_password(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
-        self.credentials = Some(Credentials::UserAndPassword { user: user.into(), password: password.into() });
+    pub fn user_and_password(
+        mut self,
+        user: impl Into<String>,
+        password: impl Into<String>,
+    ) -> Self {
+        self.credentials = Some(Credentials::UserAndPassword {
+            user: user.into(),
+            password: password.into(),
+        });
         self
     }
 
@@ -130,7 +137,11 @@ impl JetStreamBuilder {
     }
 
     /// The files with our own certificate and its key.
-    pub fn client_certificate(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+    pub fn client_certificate(
+        mut self,
+        certificate: impl Into<PathBuf>,
+        key: impl Into<PathBuf>,
+    ) -> Self {
         self.client_certificate = Some((certificate.into(), key.into()));
         self
     }
@@ -266,7 +277,9 @@ impl JetStreamBuilder {
                 check_jetstream(&api).await?;
                 provision.ensure().await?;
             }
-            Err(error) if self.wait => tracing::warn!("{}; connecting goes on in the background", error.text),
+            Err(error) if self.wait => {
+                tracing::warn!("{}; connecting goes on in the background", error.text)
+            }
             Err(error) => return Err(BrokerError::from(&*error)),
         }
         Ok(JetStream::new(Inner {

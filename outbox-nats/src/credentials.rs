@@ -6,7 +6,10 @@ use async_nats::ConnectOptions;
 
 #[derive(Clone)]
 pub(crate) enum Credentials {
-    UserAndPassword { user: String, password: String },
+    UserAndPassword {
+        user: String,
+        password: String,
+    },
     Token(String),
     NKey(String),
     /// Read again for every connection, so that it may be replaced while the process runs.

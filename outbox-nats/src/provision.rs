@@ -29,7 +29,12 @@ pub(crate) struct Provision {
 
 impl Provision {
     pub(crate) fn new(api: Api, streams: Vec<StreamSpec>, topology: Topology) -> Self {
-        Self { api, streams, topology, busy: AtomicBool::new(false) }
+        Self {
+            api,
+            streams,
+            topology,
+            busy: AtomicBool::new(false),
+        }
     }
 
     /// Creates, compares or changes all configured streams.

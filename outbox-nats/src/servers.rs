@@ -16,7 +16,10 @@ pub(crate) struct Servers {
 impl Servers {
     /// Reads URLs; each may be a comma-separated list.
     pub(crate) fn parse(urls: &[String]) -> Result<Self, BrokerError> {
-        let mut servers = Self { addresses: Vec::new(), credentials: None };
+        let mut servers = Self {
+            addresses: Vec::new(),
+            credentials: None,
+        };
         for url in urls.iter().flat_map(|urls| urls.split(',')).map(str::trim) {
             servers.add(url)?;
         }
@@ -46,25 +49,37 @@ impl Servers {
         // Both fail only for URLs that cannot have a host.
         let _ = url.set_username("");
         let _ = url.set_password(None);
-        self.addresses.push(ServerAddr::from_url(url).map_err(|error| configuration(error.to_string()))?);
+        self.addresses
+            .push(ServerAddr::from_url(url).map_err(|error| configuration(error.to_string()))?);
         Ok(())
     }
 
     /// Hosts and ports, for messages.
     pub(crate) fn shown(&self) -> String {
-        self.addresses.iter().map(shown).collect::<Vec<_>>().join(", ")
+        self.addresses
+            .iter()
+            .map(shown)
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 }
 
 pub(crate) fn shown(address: &ServerAddr) -> String {
     let host = address.host();
-    if host.contains(':') { format!("[{host}]:{}", address.port()) } else { format!("{host}:{}", address.port()) }
+    if host.contains(':') {
+        format!("[{host}]:{}", address.port())
+    } else {
+        format!("{host}:{}", address.port())
+    }
 }
 
 fn credentials(address: &ServerAddr) -> Option<Credentials> {
     let user = decode(address.username()?);
     Some(match address.password() {
-        Some(password) => Credentials::UserAndPassword { user, password: decode(password) },
+        Some(password) => Credentials::UserAndPassword {
+            user,
+            password: decode(password),
+        },
         None => Credentials::Token(user),
     })
 }
@@ -108,22 +123,35 @@ mod tests {
     #[test]
     fn credentials_leave_the_address_and_never_show() {
         let servers = parse("nats://us%40er:p%23%2Fs@127.0.0.1:4222,nats://[::1]:4223").unwrap();
-        let Some(Credentials::UserAndPassword { user, password }) = &servers.credentials else { panic!("no user") };
+        let Some(Credentials::UserAndPassword { user, password }) = &servers.credentials else {
+            panic!("no user")
+        };
         assert_eq!((user.as_str(), password.as_str()), ("us@er", "p#/s"));
         assert_eq!(servers.shown(), "127.0.0.1:4222, [::1]:4223");
         let debug = format!("{servers:?}");
-        assert!(!debug.contains("p#/s") && !debug.contains("p%23"), "{debug}");
+        assert!(
+            !debug.contains("p#/s") && !debug.contains("p%23"),
+            "{debug}"
+        );
     }
 
     #[test]
     fn a_user_without_password_is_a_token() {
         let servers = parse("nats://s3cr3t@localhost").unwrap();
-        assert!(matches!(servers.credentials, Some(Credentials::Token(token)) if token == "s3cr3t"));
+        assert!(
+            matches!(servers.credentials, Some(Credentials::Token(token)) if token == "s3cr3t")
+        );
     }
 
     #[test]
     fn bad_urls_are_named_without_their_secrets() {
-        for url in ["", "nats://", "http://host", "nats://user:hunter#2@host", "a,,b"] {
+        for url in [
+            "",
+            "nats://",
+            "http://host",
+            "nats://user:hunter#2@host",
+            "a,,b",
+        ] {
             let error = parse(url).unwrap_err();
             assert_eq!(error.kind(), BrokerErrorKind::Configuration, "{url}");
             assert!(!error.to_string().contains("hunter"), "{error}");

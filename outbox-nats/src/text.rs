@@ -30,7 +30,10 @@ mod tests {
 
     #[test]
     fn stays_in_one_line_and_within_its_limit() {
-        assert_eq!(one_line(" a\r\n\u{2028}b\u{0} ", 100), "a\\r\\n\\u{2028}b\\u{0}");
+        assert_eq!(
+            one_line(" a\r\n\u{2028}b\u{0} ", 100),
+            "a\\r\\n\\u{2028}b\\u{0}"
+        );
         assert_eq!(one_line("ääää", 5), "ää");
         assert_eq!(one_line("ab   ", 4), "ab");
         assert_eq!(one_line("a\n\nb", 4), "a\\n");

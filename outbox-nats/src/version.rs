@@ -14,7 +14,9 @@ impl Version {
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let text = text.strip_prefix('v').unwrap_or(text);
         let mut numbers = text.splitn(3, '.').map(|part| {
-            let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+            let digits = part
+                .find(|c: char| !c.is_ascii_digit())
+                .unwrap_or(part.len());
             part.get(..digits)?.parse().ok()
         });
         Some(Self(numbers.next()??, numbers.next()??, numbers.next()??))

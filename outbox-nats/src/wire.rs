@@ -29,16 +29,22 @@ pub(crate) fn append(map: &mut HeaderMap, name: &str, value: &str) -> Result<(),
     if name.is_empty() {
         return refuse("its name is empty");
     }
-    let Ok(key) = HeaderName::from_str(name) else { return refuse("its name is not allowed") };
-    let Ok(value) = HeaderValue::from_str(value) else { return refuse("its value has a line break") };
+    let Ok(key) = HeaderName::from_str(name) else {
+        return refuse("its name is not allowed");
+    };
+    let Ok(value) = HeaderValue::from_str(value) else {
+        return refuse("its value has a line break");
+    };
     map.append(key, value);
     Ok(())
 }
 
 /// Converts received headers: sorted by name, since async-nats does not keep their order.
 pub(crate) fn from_nats(map: &HeaderMap) -> Headers {
-    let mut sorted: Vec<(&str, &[HeaderValue])> =
-        map.iter().map(|(name, values)| (name.as_ref(), values.as_slice())).collect();
+    let mut sorted: Vec<(&str, &[HeaderValue])> = map
+        .iter()
+        .map(|(name, values)| (name.as_ref(), values.as_slice()))
+        .collect();
     sorted.sort_unstable_by_key(|(name, _)| *name);
     let mut headers = Headers::with_capacity(sorted.len());
     for (name, values) in sorted {
@@ -51,7 +57,8 @@ pub(crate) fn from_nats(map: &HeaderMap) -> Headers {
 
 /// Whether a header belongs to NATS or to us, and not to the message.
 pub(crate) fn is_reserved(name: &str) -> bool {
-    ["nats-", "outbox-"]
-        .iter()
-        .any(|prefix| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix)))
+    ["nats-", "outbox-"].iter().any(|prefix| {
+        name.get(..prefix.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+    })
 }

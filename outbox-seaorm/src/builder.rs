@@ -7,7 +7,7 @@ use sea_orm::{DatabaseConnection, DatabaseConnectionType, DbBackend};
 
 use crate::{
     clock::Clock,
-    connections::{Connections, Sizes},
+    connections::{Connections, Sizes, is_scattered},
     dialect,
     error::refused,
     store::{Inner, SeaOrm},
@@ -144,6 +144,11 @@ impl SeaOrmBuilder {
         })?;
         let tables = Tables::new(&self.names, dialect.backend())
             .map_err(|error| StoreError::new(StoreErrorKind::Schema, BUILD, error))?;
+        if is_scattered(&self.db) {
+            let message = "each connection of the pool would have an empty database of its own: use `sqlite::memory:`, \
+                           which all connections share, or a pool of one connection";
+            return Err(refused(StoreErrorKind::Schema, BUILD, message));
+        }
         let connections = Connections::new(self.db, self.sizes);
         Ok(SeaOrm { inner: Arc::new(Inner { dialect, tables, clock: self.clock, connections }) })
     }

@@ -13,6 +13,7 @@ use sqlx::postgres::PgConnectOptions;
 #[cfg(feature = "sqlite")]
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, pool::PoolOptions};
+use tokio::sync::MutexGuard;
 
 /// How long a statement waits for SQLite's only writer to end.
 #[cfg(feature = "sqlite")]
@@ -40,12 +41,24 @@ pub(crate) struct Connections {
     sizes: Sizes,
     consumers: Mutex<Option<DatabaseConnection>>,
     system: Mutex<Option<DatabaseConnection>>,
+    writer: Option<tokio::sync::Mutex<()>>,
 }
 
 impl Connections {
     pub(crate) fn new(user: DatabaseConnection, mut sizes: Sizes) -> Self {
         sizes.shared |= is_private_memory(&user);
-        Self { user, sizes, consumers: Mutex::default(), system: Mutex::default() }
+        let writer = is_sqlite(&user).then(tokio::sync::Mutex::default);
+        Self { user, sizes, consumers: Mutex::default(), system: Mutex::default(), writer }
+    }
+
+    /// The right to write on the system's connections. Only SQLite has just one: there, statements
+    /// that wait for the writer must not take all connections, as the writer itself may be waiting
+    /// for one to read.
+    pub(crate) async fn writer(&self) -> Option<MutexGuard<'_, ()>> {
+        match &self.writer {
+            Some(writer) => Some(writer.lock().await),
+            None => None,
+        }
     }
 
     /// The connections that the user gave.
@@ -108,14 +121,19 @@ fn derive(user: &DatabaseConnection, size: u32, timeout: Option<Duration>) -> Da
             let user = user.get_sqlite_connection_pool();
             let connect = SqliteConnectOptions::clone(&user.connect_options()).disable_statement_logging();
             let connect = connect.busy_timeout(SQLITE_BUSY_TIMEOUT);
-            let mut options = options(user, size, timeout);
-            if is_memory(&connect) {
-                // The database lives as long as its last connection.
-                options = options.min_connections(1).idle_timeout(None).max_lifetime(None);
-            }
+            // A database in memory lives as long as its last connection.
+            let options = options(user, size, timeout).idle_timeout(None).max_lifetime(None);
             sea_orm::SqlxSqliteConnector::from_sqlx_sqlite_pool(options.connect_lazy_with(connect))
         }
         _ => user.clone(),
+    }
+}
+
+const fn is_sqlite(user: &DatabaseConnection) -> bool {
+    match &user.inner {
+        #[cfg(feature = "sqlite")]
+        DatabaseConnectionType::SqlxSqlitePoolConnection(_) => true,
+        _ => false,
     }
 }
 
@@ -131,8 +149,14 @@ fn is_private_memory(user: &DatabaseConnection) -> bool {
     }
 }
 
-/// Whether the database is in memory, and shared by all connections that are made alike.
-#[cfg(feature = "sqlite")]
-fn is_memory(options: &SqliteConnectOptions) -> bool {
-    options.to_url_lossy().query_pairs().any(|(name, value)| name == "mode" && value == "memory")
+/// Whether each connection of the pool has an empty database of its own.
+pub(crate) fn is_scattered(user: &DatabaseConnection) -> bool {
+    match &user.inner {
+        #[cfg(feature = "sqlite")]
+        DatabaseConnectionType::SqlxSqlitePoolConnection(_) => {
+            let connections = user.get_sqlite_connection_pool().options().get_max_connections();
+            is_private_memory(user) && connections > 1
+        }
+        _ => false,
+    }
 }

@@ -2,7 +2,11 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(all(feature = "postgres", feature = "mysql", feature = "sqlite")),
-    allow(dead_code, unused_imports, reason = "some of it serves the databases that are not enabled")
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "some of it serves the databases that are not enabled"
+    )
 )]
 
 macro_rules! with_a_database {

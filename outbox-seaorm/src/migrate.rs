@@ -48,7 +48,10 @@ impl SeaOrm {
             done
         };
         match migrated.await {
-            Ok(()) => guard::commit_plain(tx, MIGRATE).await,
+            Ok(()) => {
+                guard::commit_plain(tx, MIGRATE).await?;
+                self.is_one_database(MIGRATE).await
+            }
             Err(error) => {
                 let _ = tx.rollback().await;
                 Err(failed(MIGRATE, &error))
@@ -85,6 +88,19 @@ impl SeaOrm {
     #[must_use]
     pub fn migration_sql(&self) -> String {
         script(self.dialect(), self.tables())
+    }
+
+    /// With some spellings of a SQLite database in memory each connection has its own.
+    async fn is_one_database(&self, operation: &'static str) -> Result<(), StoreError> {
+        if self.dialect().backend() != DbBackend::Sqlite || self.inner.connections.shared() {
+            return Ok(());
+        }
+        let pending = self.pending(self.inner.connections.user()).await.map_err(|error| failed(operation, &error))?;
+        if pending.is_empty() {
+            return Ok(());
+        }
+        let message = "each connection has a database of its own: use `sqlite::memory:`, which all connections share";
+        Err(refused(StoreErrorKind::Schema, operation, message))
     }
 
     async fn pending(&self, connection: &impl ConnectionTrait) -> Result<Vec<Component<'_>>, DbErr> {
@@ -164,6 +180,7 @@ pub(crate) async fn check(store: &SeaOrm) -> Result<(), StoreError> {
         };
         return Err(refused(StoreErrorKind::Schema, CHECK, message));
     }
+    store.is_one_database(CHECK).await?;
     let requirements = store.dialect().requirements(&system, store.tables()).await;
     match requirements.map_err(|error| failed(CHECK, &error))? {
         Ok(()) => Ok(()),

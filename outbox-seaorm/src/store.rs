@@ -99,6 +99,7 @@ impl SeaOrm {
     /// Runs a statement by itself on the system's connections.
     pub(crate) async fn execute(&self, operation: &'static str, statement: Statement) -> Result<ExecResult, StoreError> {
         let db = self.inner.connections.system();
+        let _writer = self.inner.connections.writer().await;
         let result = retried(|| db.execute_raw(statement.clone())).await;
         result.map_err(|error| failed(operation, &error))
     }

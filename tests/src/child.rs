@@ -110,6 +110,20 @@ impl Child {
             .expect("write to the child");
     }
 
+    /// Whether it has ended.
+    ///
+    /// # Panics
+    ///
+    /// When the system does not tell.
+    #[must_use]
+    pub fn has_exited(&self) -> bool {
+        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        process
+            .try_wait()
+            .expect("ask for the child's state")
+            .is_some()
+    }
+
     /// Waits until the child has ended and all its output is read.
     ///
     /// # Panics

@@ -34,13 +34,21 @@ pub(crate) struct Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (JetStream error {})", self.description, self.err_code)
+        write!(
+            f,
+            "{} (JetStream error {})",
+            self.description, self.err_code
+        )
     }
 }
 
 #[derive(Debug, Clone)]
 pub(crate) enum ApiError {
-    Call { error: CallError, subject: String, jetstream: bool },
+    Call {
+        error: CallError,
+        subject: String,
+        jetstream: bool,
+    },
     Refused(Refusal),
     Unreadable(String),
 }
@@ -52,7 +60,13 @@ impl ApiError {
 
     /// The right to ask is missing, as far as the server says so.
     pub(crate) fn is_denied(&self) -> bool {
-        matches!(self, Self::Call { error: CallError::Denied(_), .. })
+        matches!(
+            self,
+            Self::Call {
+                error: CallError::Denied(_),
+                ..
+            }
+        )
     }
 
     /// The stream or the consumer does not exist.
@@ -62,9 +76,19 @@ impl ApiError {
 
     pub(crate) fn kind(&self) -> BrokerErrorKind {
         match self {
-            Self::Call { error: CallError::Denied(_), .. }
-            | Self::Call { error: CallError::NoResponders, jetstream: false, .. } => BrokerErrorKind::Configuration,
-            Self::Call { error: CallError::Invalid(_), .. } => BrokerErrorKind::Refused,
+            Self::Call {
+                error: CallError::Denied(_),
+                ..
+            }
+            | Self::Call {
+                error: CallError::NoResponders,
+                jetstream: false,
+                ..
+            } => BrokerErrorKind::Configuration,
+            Self::Call {
+                error: CallError::Invalid(_),
+                ..
+            } => BrokerErrorKind::Refused,
             Self::Call { .. } => BrokerErrorKind::Unavailable,
             Self::Refused(refusal) => match refusal.err_code {
                 code::NOT_ENABLED | code::NOT_ENABLED_FOR_ACCOUNT => BrokerErrorKind::Configuration,

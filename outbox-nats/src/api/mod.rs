@@ -68,8 +68,15 @@ pub(crate) struct Position {
 
 impl Api {
     pub(crate) fn new(link: Link, domain: Option<&str>, timeout: Duration) -> Self {
-        let prefix = domain.map_or_else(|| "$JS.API".to_owned(), |domain| format!("$JS.{domain}.API"));
-        Self { link, prefix, timeout }
+        let prefix = domain.map_or_else(
+            || "$JS.API".to_owned(),
+            |domain| format!("$JS.{domain}.API"),
+        );
+        Self {
+            link,
+            prefix,
+            timeout,
+        }
     }
 
     /// The subject of a request.
@@ -77,7 +84,11 @@ impl Api {
         format!("{}.{suffix}", self.prefix)
     }
 
-    async fn request<T: DeserializeOwned>(&self, suffix: &str, body: &Value) -> Result<T, ApiError> {
+    async fn request<T: DeserializeOwned>(
+        &self,
+        suffix: &str,
+        body: &Value,
+    ) -> Result<T, ApiError> {
         self.request_within(suffix, body, self.timeout).await
     }
 
@@ -88,20 +99,37 @@ impl Api {
         timeout: Duration,
     ) -> Result<T, ApiError> {
         let subject = self.subject(suffix);
-        let payload = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
-        let reply = self.link.call(&Subject::from(subject.as_str()), None, &payload, timeout).await;
+        let payload = if body.is_null() {
+            Bytes::new()
+        } else {
+            Bytes::from(body.to_string())
+        };
+        let reply = self
+            .link
+            .call(&Subject::from(subject.as_str()), None, &payload, timeout)
+            .await;
         match reply {
             Ok(reply) => {
                 let answer: Answer<Value> = parse(&reply.payload)?;
                 match answer {
-                    Answer { error: Some(refusal), .. } => Err(ApiError::Refused(refusal)),
+                    Answer {
+                        error: Some(refusal),
+                        ..
+                    } => Err(ApiError::Refused(refusal)),
                     Answer { body, .. } => serde_json::from_value(body.unwrap_or_default())
                         .map_err(|error| ApiError::Unreadable(error.to_string())),
                 }
             }
             Err(error) => {
-                let jetstream = self.link.current().is_none_or(|life| life.client.server_info().jetstream);
-                Err(ApiError::Call { error, subject, jetstream })
+                let jetstream = self
+                    .link
+                    .current()
+                    .is_none_or(|life| life.client.server_info().jetstream);
+                Err(ApiError::Call {
+                    error,
+                    subject,
+                    jetstream,
+                })
             }
         }
     }
@@ -118,28 +146,48 @@ impl Api {
             #[serde(default)]
             streams: Option<Vec<String>>,
         }
-        let names: Names = self.request("STREAM.NAMES", &json!({ "subject": subject })).await?;
+        let names: Names = self
+            .request("STREAM.NAMES", &json!({ "subject": subject }))
+            .await?;
         Ok(names.streams.unwrap_or_default())
     }
 
     /// Whether a stream that carries `subject` answers, asked with less patience.
     pub(crate) async fn probe(&self, subject: &str, timeout: Duration) -> Result<bool, ApiError> {
-        let names: Value = self.request_within("STREAM.NAMES", &json!({ "subject": subject }), timeout).await?;
-        let Some(stream) = names.pointer("/streams/0").and_then(Value::as_str) else { return Ok(false) };
-        self.request_within::<Value>(&format!("STREAM.INFO.{stream}"), &Value::Null, timeout).await?;
+        let names: Value = self
+            .request_within("STREAM.NAMES", &json!({ "subject": subject }), timeout)
+            .await?;
+        let Some(stream) = names.pointer("/streams/0").and_then(Value::as_str) else {
+            return Ok(false);
+        };
+        self.request_within::<Value>(&format!("STREAM.INFO.{stream}"), &Value::Null, timeout)
+            .await?;
         Ok(true)
     }
 
     pub(crate) async fn stream(&self, name: &str) -> Result<StreamInfo, ApiError> {
-        self.request(&format!("STREAM.INFO.{name}"), &Value::Null).await
+        self.request(&format!("STREAM.INFO.{name}"), &Value::Null)
+            .await
     }
 
-    pub(crate) async fn create_stream(&self, name: &str, settings: Settings) -> Result<(), ApiError> {
-        self.request::<Value>(&format!("STREAM.CREATE.{name}"), &Value::Object(settings)).await.map(drop)
+    pub(crate) async fn create_stream(
+        &self,
+        name: &str,
+        settings: Settings,
+    ) -> Result<(), ApiError> {
+        self.request::<Value>(&format!("STREAM.CREATE.{name}"), &Value::Object(settings))
+            .await
+            .map(drop)
     }
 
-    pub(crate) async fn update_stream(&self, name: &str, settings: Settings) -> Result<(), ApiError> {
-        self.request::<Value>(&format!("STREAM.UPDATE.{name}"), &Value::Object(settings)).await.map(drop)
+    pub(crate) async fn update_stream(
+        &self,
+        name: &str,
+        settings: Settings,
+    ) -> Result<(), ApiError> {
+        self.request::<Value>(&format!("STREAM.UPDATE.{name}"), &Value::Object(settings))
+            .await
+            .map(drop)
     }
 
     /// How many subjects of a stream match a filter.
@@ -151,12 +199,19 @@ impl Api {
         }
         // An offset beyond the end: the total without the subjects themselves.
         let body = json!({ "subjects_filter": filter, "offset": i32::MAX });
-        let page: Page = self.request(&format!("STREAM.INFO.{stream}"), &body).await?;
+        let page: Page = self
+            .request(&format!("STREAM.INFO.{stream}"), &body)
+            .await?;
         Ok(page.total)
     }
 
-    pub(crate) async fn consumer(&self, stream: &str, name: &str) -> Result<ConsumerInfo, ApiError> {
-        self.request(&format!("CONSUMER.INFO.{stream}.{name}"), &Value::Null).await
+    pub(crate) async fn consumer(
+        &self,
+        stream: &str,
+        name: &str,
+    ) -> Result<ConsumerInfo, ApiError> {
+        self.request(&format!("CONSUMER.INFO.{stream}.{name}"), &Value::Null)
+            .await
     }
 
     /// Creates or updates a consumer; `action` is `create` or `update`.
@@ -168,7 +223,8 @@ impl Api {
         action: &str,
     ) -> Result<ConsumerInfo, ApiError> {
         let body = json!({ "stream_name": stream, "config": settings, "action": action });
-        self.request(&format!("CONSUMER.CREATE.{stream}.{name}"), &body).await
+        self.request(&format!("CONSUMER.CREATE.{stream}.{name}"), &body)
+            .await
     }
 
     /// A stored message; `None` if there is none (any more).
@@ -177,14 +233,21 @@ impl Api {
         struct Found {
             message: stored::Encoded,
         }
-        match self.request::<Found>(&format!("STREAM.MSG.GET.{stream}"), which).await {
+        match self
+            .request::<Found>(&format!("STREAM.MSG.GET.{stream}"), which)
+            .await
+        {
             Ok(found) => found.message.decode().map(Some),
             Err(error) if error.is(code::NO_MESSAGE) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    pub(crate) async fn message_at(&self, stream: &str, sequence: u64) -> Result<Option<Stored>, ApiError> {
+    pub(crate) async fn message_at(
+        &self,
+        stream: &str,
+        sequence: u64,
+    ) -> Result<Option<Stored>, ApiError> {
         self.message(stream, &json!({ "seq": sequence })).await
     }
 
@@ -195,20 +258,35 @@ impl Api {
         filter: &str,
         sequence: u64,
     ) -> Result<Option<Stored>, ApiError> {
-        self.message(stream, &json!({ "seq": sequence, "next_by_subj": filter })).await
+        self.message(stream, &json!({ "seq": sequence, "next_by_subj": filter }))
+            .await
     }
 
-    pub(crate) async fn last_message(&self, stream: &str, subject: &str) -> Result<Option<Stored>, ApiError> {
-        self.message(stream, &json!({ "last_by_subj": subject })).await
+    pub(crate) async fn last_message(
+        &self,
+        stream: &str,
+        subject: &str,
+    ) -> Result<Option<Stored>, ApiError> {
+        self.message(stream, &json!({ "last_by_subj": subject }))
+            .await
     }
 
     /// Deletes a stored message; `false` if it was not there.
-    pub(crate) async fn delete_message(&self, stream: &str, sequence: u64) -> Result<bool, ApiError> {
+    pub(crate) async fn delete_message(
+        &self,
+        stream: &str,
+        sequence: u64,
+    ) -> Result<bool, ApiError> {
         // Without overwriting its blocks: they are not secrets that must not be recovered.
         let body = json!({ "seq": sequence, "no_erase": true });
-        match self.request::<Value>(&format!("STREAM.MSG.DELETE.{stream}"), &body).await {
+        match self
+            .request::<Value>(&format!("STREAM.MSG.DELETE.{stream}"), &body)
+            .await
+        {
             Ok(_) => Ok(true),
-            Err(error) if error.is(code::SEQUENCE_NOT_FOUND) || error.is(code::NO_MESSAGE) => Ok(false),
+            Err(error) if error.is(code::SEQUENCE_NOT_FOUND) || error.is(code::NO_MESSAGE) => {
+                Ok(false)
+            }
             Err(error) => Err(error),
         }
     }
@@ -224,19 +302,39 @@ impl Api {
         struct Ack {
             seq: u64,
         }
-        let reply = self.link.call(&Subject::from(subject), Some(headers), payload, self.timeout).await;
-        let reply = reply.map_err(|error| ApiError::Call { error, subject: subject.to_owned(), jetstream: true })?;
+        let reply = self
+            .link
+            .call(
+                &Subject::from(subject),
+                Some(headers),
+                payload,
+                self.timeout,
+            )
+            .await;
+        let reply = reply.map_err(|error| ApiError::Call {
+            error,
+            subject: subject.to_owned(),
+            jetstream: true,
+        })?;
         match parse::<Answer<Value>>(&reply.payload)? {
-            Answer { error: Some(refusal), .. } => Err(ApiError::Refused(refusal)),
+            Answer {
+                error: Some(refusal),
+                ..
+            } => Err(ApiError::Refused(refusal)),
             Answer { body, .. } => serde_json::from_value::<Ack>(body.unwrap_or_default())
                 .map(|ack| ack.seq)
-                .map_err(|_| ApiError::Unreadable("something other than a stream answered".to_owned())),
+                .map_err(|_| {
+                    ApiError::Unreadable("something other than a stream answered".to_owned())
+                }),
         }
     }
 
     /// Settles a delivery: a request, so that it is known to have arrived.
     pub(crate) async fn settle(&self, reply: &Subject, payload: Bytes) -> Result<(), CallError> {
-        self.link.call(reply, None, &payload, self.timeout).await.map(drop)
+        self.link
+            .call(reply, None, &payload, self.timeout)
+            .await
+            .map(drop)
     }
 }
 

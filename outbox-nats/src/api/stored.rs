@@ -33,7 +33,9 @@ pub(super) struct Encoded {
 impl Encoded {
     pub(super) fn decode(self) -> Result<Stored, ApiError> {
         let bytes = |text: Option<String>| {
-            STANDARD.decode(text.unwrap_or_default()).map_err(|error| ApiError::Unreadable(error.to_string()))
+            STANDARD
+                .decode(text.unwrap_or_default())
+                .map_err(|error| ApiError::Unreadable(error.to_string()))
         };
         Ok(Stored {
             subject: self.subject,
@@ -47,9 +49,16 @@ impl Encoded {
 }
 
 impl Stored {
-    /// The headers; those of messages that we stored are always readable.
+    /// The headers, sorted by name as those of deliveries are; those of messages that we stored are
+    /// always readable.
     pub(crate) fn headers(&self) -> Headers {
-        readable(&self.raw_headers).unwrap_or_default()
+        let headers = readable(&self.raw_headers).unwrap_or_default();
+        let mut sorted: Vec<_> = headers.iter().collect();
+        sorted.sort_by_key(|(name, _)| *name);
+        sorted
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
     }
 }
 
@@ -62,7 +71,9 @@ pub(crate) fn readable(block: &[u8]) -> Option<Headers> {
     }
     let mut lines = std::str::from_utf8(block).ok()?.lines().peekable();
     let status = lines.next()?.strip_prefix("NATS/1.0")?.trim();
-    let status = status.split_once(' ').map_or(status, |(status, _)| status.trim());
+    let status = status
+        .split_once(' ')
+        .map_or(status, |(status, _)| status.trim());
     if !status.is_empty() && status.parse::<async_nats::StatusCode>().is_err() {
         return None;
     }
@@ -101,7 +112,11 @@ mod tests {
             b"HTTP/1.1\r\n\r\n",
             b"NATS/1.0\r\na: b\rc\r\n\r\n",
         ] {
-            assert!(readable(block).is_none(), "{:?}", String::from_utf8_lossy(block));
+            assert!(
+                readable(block).is_none(),
+                "{:?}",
+                String::from_utf8_lossy(block)
+            );
         }
         let headers = readable(b"NATS/1.0\r\na: b\r\nc:  d \r\na: e\r\n\r\n").unwrap();
         let headers: Vec<_> = headers.iter().collect();

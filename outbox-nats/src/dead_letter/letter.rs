@@ -75,16 +75,26 @@ pub(super) fn history(letter: &DeadLetter) -> Headers {
 /// Reads a letter; `body` holds headers and body, if they are apart.
 pub(super) fn read(place: Place, headers: &Headers, message: WireMessage) -> DeadLetter {
     let text = |name| headers.get(name).map(str::to_owned);
-    let at = |name| headers.get(name).and_then(|time| OffsetDateTime::parse(time, &Rfc3339).ok());
+    let at = |name| {
+        headers
+            .get(name)
+            .and_then(|time| OffsetDateTime::parse(time, &Rfc3339).ok())
+    };
     DeadLetter {
         origin: place.origin(),
         consumer: place.consumer,
         message,
-        reason: headers.get(REASON).and_then(DeadReason::from_name).unwrap_or(DeadReason::Rejected),
+        reason: headers
+            .get(REASON)
+            .and_then(DeadReason::from_name)
+            .unwrap_or(DeadReason::Rejected),
         error: text(ERROR).unwrap_or_default(),
         first_error: text(FIRST_ERROR),
         attempts: number(headers, ATTEMPTS),
-        deliveries: headers.get(DELIVERIES).and_then(|number| number.parse().ok()).unwrap_or_default(),
+        deliveries: headers
+            .get(DELIVERIES)
+            .and_then(|number| number.parse().ok())
+            .unwrap_or_default(),
         replays: number(headers, REPLAYS),
         first_failed_at: at(FIRST_FAILED_AT),
         dead_at: at(DEAD_AT).unwrap_or(OffsetDateTime::UNIX_EPOCH),
@@ -94,7 +104,9 @@ pub(super) fn read(place: Place, headers: &Headers, message: WireMessage) -> Dea
 /// The original message: identified by `headers`, with the headers and body of `content`.
 pub(super) fn original(headers: &Headers, content: &Headers, payload: bytes::Bytes) -> WireMessage {
     WireMessage {
-        id: headers.get(MESSAGE_ID).and_then(|id| Uuid::try_parse(id).ok()),
+        id: headers
+            .get(MESSAGE_ID)
+            .and_then(|id| Uuid::try_parse(id).ok()),
         subject: headers.get(SUBJECT).unwrap_or_default().to_owned(),
         headers: originals(content),
         payload,
@@ -112,7 +124,10 @@ pub(super) fn place(headers: &Headers) -> Option<Place> {
 }
 
 pub(super) fn number(headers: &Headers, name: &str) -> u32 {
-    headers.get(name).and_then(|number| number.parse().ok()).unwrap_or_default()
+    headers
+        .get(name)
+        .and_then(|number| number.parse().ok())
+        .unwrap_or_default()
 }
 
 pub(super) fn body(headers: &Headers) -> Option<u64> {

@@ -16,8 +16,8 @@ mod replay;
 use outbox_core::broker::{BrokerError, BrokerErrorKind, DeadLetter, StartAt};
 use serde_json::json;
 
-pub(crate) use self::replay::ReplayCopy;
 use self::place::{Place, Subjects};
+pub(crate) use self::replay::ReplayCopy;
 use crate::{
     api::{Api, ApiError, Stored, code},
     link::CallError,
@@ -38,7 +38,13 @@ pub(crate) struct DeadLetters {
 }
 
 impl DeadLetters {
-    pub(crate) fn new(api: Api, stream: &str, prefix: &str, replicas: Option<u8>, topology: Topology) -> Self {
+    pub(crate) fn new(
+        api: Api,
+        stream: &str,
+        prefix: &str,
+        replicas: Option<u8>,
+        topology: Topology,
+    ) -> Self {
         let subjects = Subjects(prefix.to_owned());
         let mut spec = StreamSpec::new(stream, [subjects.all()])
             .setting("max_msgs_per_subject", json!(1))
@@ -47,7 +53,13 @@ impl DeadLetters {
         if let Some(replicas) = replicas {
             spec = spec.replicas(replicas);
         }
-        Self { api, stream: stream.to_owned(), subjects, spec, topology }
+        Self {
+            api,
+            stream: stream.to_owned(),
+            subjects,
+            spec,
+            topology,
+        }
     }
 
     pub(crate) async fn ensure(&self) -> Result<(), BrokerError> {
@@ -96,15 +108,37 @@ impl DeadLetters {
         let identity = letter::identity(&place, &letter.message);
         let mut history = letter::history(letter);
         let whole = letter::map([&originals, &identity, &history]);
-        match self.put(&subject, &whole, &letter.message.payload, Some(letter.replays)).await {
+        match self
+            .put(
+                &subject,
+                &whole,
+                &letter.message.payload,
+                Some(letter.replays),
+            )
+            .await
+        {
             Err(error) if is_too_large(&error) => {}
             other => return other.map(drop),
         }
         let content = letter::map([&originals]);
-        let body = self.put(&self.subjects.body(&place), &content, &letter.message.payload, None).await?;
+        let body = self
+            .put(
+                &self.subjects.body(&place),
+                &content,
+                &letter.message.payload,
+                None,
+            )
+            .await?;
         history.append(letter::BODY, body.to_string());
         let pointer = letter::map([&identity, &history]);
-        self.put(&subject, &pointer, &bytes::Bytes::new(), Some(letter.replays)).await.map(drop)
+        self.put(
+            &subject,
+            &pointer,
+            &bytes::Bytes::new(),
+            Some(letter.replays),
+        )
+        .await
+        .map(drop)
     }
 
     /// Publishes one message, unless it is there already; returns its sequence.
@@ -120,13 +154,18 @@ impl DeadLetters {
             other => return other,
         };
         // Either the subject is taken or the stream is full: the code is the same.
-        let Some(stored) = self.api.last_message(&self.stream, subject).await? else { return Err(refused) };
-        let older = replays.is_some_and(|replays| letter::number(&stored.headers(), letter::REPLAYS) < replays);
+        let Some(stored) = self.api.last_message(&self.stream, subject).await? else {
+            return Err(refused);
+        };
+        let older = replays
+            .is_some_and(|replays| letter::number(&stored.headers(), letter::REPLAYS) < replays);
         if !older {
             return Ok(stored.sequence);
         }
         // The letter before its replay, which died again: the replay's end was not recorded.
-        self.api.delete_message(&self.stream, stored.sequence).await?;
+        self.api
+            .delete_message(&self.stream, stored.sequence)
+            .await?;
         self.api.publish(subject, headers, payload).await
     }
 
@@ -141,7 +180,9 @@ impl DeadLetters {
         let mut from = after.saturating_add(1);
         while letters.len() < limit {
             let next = self.api.next_message(&self.stream, &filter, from).await;
-            let Some(stored) = self.present(next)? else { break };
+            let Some(stored) = self.present(next)? else {
+                break;
+            };
             from = stored.sequence.saturating_add(1);
             let number = stored.sequence;
             if let Some(letter) = self.read(stored).await? {
@@ -159,7 +200,11 @@ impl DeadLetters {
     }
 
     pub(crate) async fn count(&self) -> Result<u64, BrokerError> {
-        match self.api.count_subjects(&self.stream, &self.subjects.letters(None)).await {
+        match self
+            .api
+            .count_subjects(&self.stream, &self.subjects.letters(None))
+            .await
+        {
             Ok(count) => Ok(count),
             Err(error) if error.is(code::STREAM_NOT_FOUND) => Ok(0),
             Err(error) => Err(self.failed("count the dead letters", &error)),
@@ -167,8 +212,12 @@ impl DeadLetters {
     }
 
     pub(crate) async fn replay(&self, number: u64) -> Result<bool, BrokerError> {
-        let Some(stored) = self.stored(number).await? else { return Ok(false) };
-        let Some(place) = self.subjects.letter_of(&stored.subject) else { return Ok(false) };
+        let Some(stored) = self.stored(number).await? else {
+            return Ok(false);
+        };
+        let Some(place) = self.subjects.letter_of(&stored.subject) else {
+            return Ok(false);
+        };
         let headers = stored.headers();
         let message = letter::original(&headers, &headers, stored.payload.clone());
         let mut identity = letter::identity(&place, &message);
@@ -178,15 +227,22 @@ impl DeadLetters {
             identity.append(letter::BODY, body.to_string());
         }
         let copy = letter::map([&message.headers, &identity]);
-        self.put(&self.subjects.replay(&place, number), &copy, &stored.payload, None)
-            .await
-            .map_err(|error| self.failed(&format!("replay dead letter {number}"), &error))?;
+        self.put(
+            &self.subjects.replay(&place, number),
+            &copy,
+            &stored.payload,
+            None,
+        )
+        .await
+        .map_err(|error| self.failed(&format!("replay dead letter {number}"), &error))?;
         self.delete(number).await?;
         Ok(true)
     }
 
     pub(crate) async fn discard(&self, number: u64) -> Result<bool, BrokerError> {
-        let Some(stored) = self.stored(number).await? else { return Ok(false) };
+        let Some(stored) = self.stored(number).await? else {
+            return Ok(false);
+        };
         if self.subjects.letter_of(&stored.subject).is_none() {
             return Ok(false);
         }
@@ -211,7 +267,10 @@ impl DeadLetters {
     }
 
     /// A stream that does not exist holds no letters.
-    fn present(&self, found: Result<Option<Stored>, ApiError>) -> Result<Option<Stored>, BrokerError> {
+    fn present(
+        &self,
+        found: Result<Option<Stored>, ApiError>,
+    ) -> Result<Option<Stored>, BrokerError> {
         match found {
             Err(error) if error.is(code::STREAM_NOT_FOUND) => Ok(None),
             Err(error) => Err(self.failed("read the dead letters", &error)),
@@ -220,7 +279,9 @@ impl DeadLetters {
     }
 
     async fn read(&self, stored: Stored) -> Result<Option<DeadLetter>, BrokerError> {
-        let Some(place) = self.subjects.letter_of(&stored.subject) else { return Ok(None) };
+        let Some(place) = self.subjects.letter_of(&stored.subject) else {
+            return Ok(None);
+        };
         let headers = stored.headers();
         let message = match letter::body(&headers) {
             None => letter::original(&headers, &headers, stored.payload),
@@ -239,7 +300,10 @@ impl DeadLetters {
 
 fn is_too_large(error: &ApiError) -> bool {
     match error {
-        ApiError::Call { error: CallError::Invalid(_), .. } => true,
+        ApiError::Call {
+            error: CallError::Invalid(_),
+            ..
+        } => true,
         ApiError::Refused(refusal) => TOO_LARGE.contains(&refusal.err_code),
         ApiError::Call { .. } | ApiError::Unreadable(_) => false,
     }

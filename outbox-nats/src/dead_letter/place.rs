@@ -26,7 +26,11 @@ impl Place {
     }
 
     pub(super) fn origin(&self) -> Origin {
-        Origin { stream: self.stream.clone(), sequence: self.sequence, stored_at: self.stored_at }
+        Origin {
+            stream: self.stream.clone(),
+            sequence: self.sequence,
+            stored_at: self.stored_at,
+        }
     }
 
     /// Reads the four tokens after the prefix.
@@ -36,7 +40,8 @@ impl Place {
             consumer: tokens.next()?.to_owned(),
             stream: tokens.next()?.to_owned(),
             sequence: tokens.next()?.parse().ok()?,
-            stored_at: OffsetDateTime::from_unix_timestamp_nanos(tokens.next()?.parse().ok()?).ok()?,
+            stored_at: OffsetDateTime::from_unix_timestamp_nanos(tokens.next()?.parse().ok()?)
+                .ok()?,
         };
         tokens.next().is_none().then_some(place)
     }
@@ -45,7 +50,11 @@ impl Place {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nanos = self.stored_at.unix_timestamp_nanos();
-        write!(f, "{}.{}.{}.{nanos}", self.consumer, self.stream, self.sequence)
+        write!(
+            f,
+            "{}.{}.{}.{nanos}",
+            self.consumer, self.stream, self.sequence
+        )
     }
 }
 
@@ -97,8 +106,14 @@ mod tests {
     #[test]
     fn a_letter_is_found_by_its_subject() {
         let subjects = Subjects("outbox.dlq".to_owned());
-        let stored_at = OffsetDateTime::from_unix_timestamp_nanos(1_700_000_000_123_456_789).unwrap();
-        let place = Place { consumer: "c".into(), stream: "S".into(), sequence: 7, stored_at };
+        let stored_at =
+            OffsetDateTime::from_unix_timestamp_nanos(1_700_000_000_123_456_789).unwrap();
+        let place = Place {
+            consumer: "c".into(),
+            stream: "S".into(),
+            sequence: 7,
+            stored_at,
+        };
         let letter = subjects.letter(&place);
         assert_eq!(letter, "outbox.dlq.letter.c.S.7.1700000000123456789");
         assert_eq!(subjects.letter_of(&letter), Some(place.clone()));
@@ -106,8 +121,14 @@ mod tests {
         assert_eq!(subjects.letter_of(&subjects.replay(&place, 3)), None);
         assert!(subject_matches(&subjects.letters(Some("c")), &letter));
         assert!(!subject_matches(&subjects.letters(Some("d")), &letter));
-        assert!(!subject_matches(&subjects.letters(None), &subjects.body(&place)));
-        assert!(subject_matches(&subjects.replays("c"), &subjects.replay(&place, 3)));
+        assert!(!subject_matches(
+            &subjects.letters(None),
+            &subjects.body(&place)
+        ));
+        assert!(subject_matches(
+            &subjects.replays("c"),
+            &subjects.replay(&place, 3)
+        ));
         assert!(subject_matches(&subjects.all(), &letter));
     }
 }

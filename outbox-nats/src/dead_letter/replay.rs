@@ -36,33 +36,53 @@ impl ReplayCopy {
     async fn delete(&self, api: &Api, sequence: u64) {
         // It is settled: what is left only takes up room.
         if let Err(error) = api.delete_message(&self.stream, sequence).await {
-            tracing::warn!("message {sequence} of stream `{}` is no longer needed, but cannot be deleted: {error}", self.stream);
+            tracing::warn!(
+                "message {sequence} of stream `{}` is no longer needed, but cannot be deleted: {error}",
+                self.stream
+            );
         }
     }
 }
 
 impl DeadLetters {
     /// Makes a delivery of a replayed dead letter; `None` if it cannot be made now.
-    pub(crate) async fn delivered(&self, message: &Message) -> Option<Delivered<JetStreamDelivery>> {
+    pub(crate) async fn delivered(
+        &self,
+        message: &Message,
+    ) -> Option<Delivered<JetStreamDelivery>> {
         let reply = message.reply.clone()?;
         let delivery = Delivery::parse(&reply)?;
-        let headers = message.headers.as_ref().map(wire::from_nats).unwrap_or_default();
+        let headers = message
+            .headers
+            .as_ref()
+            .map(wire::from_nats)
+            .unwrap_or_default();
         let body = letter::body(&headers);
-        let copy = ReplayCopy { stream: delivery.stream.clone(), sequence: delivery.sequence, body };
+        let copy = ReplayCopy {
+            stream: delivery.stream.clone(),
+            sequence: delivery.sequence,
+            body,
+        };
         let handle = JetStreamDelivery::new(self.api.clone(), reply, Some(copy));
         let original = match body {
             None => letter::original(&headers, &headers, message.payload.clone()),
             Some(body) => match self.body(&headers, body).await {
                 Ok(original) => original,
                 Err(error) => {
-                    tracing::warn!("the body of a replayed dead letter cannot be read yet: {error}");
+                    tracing::warn!(
+                        "the body of a replayed dead letter cannot be read yet: {error}"
+                    );
                     return None;
                 }
             },
         };
         let place = letter::place(&headers);
         if place.is_none() {
-            tracing::warn!("message {} of stream `{}` is no replay of ours", delivery.sequence, delivery.stream);
+            tracing::warn!(
+                "message {} of stream `{}` is no replay of ours",
+                delivery.sequence,
+                delivery.stream
+            );
         }
         Some(Delivered {
             message: original,
@@ -81,10 +101,21 @@ impl DeadLetters {
     }
 
     /// The original message of a letter or replay whose content is apart.
-    pub(super) async fn body(&self, headers: &outbox_core::Headers, sequence: u64) -> Result<WireMessage, ApiError> {
+    pub(super) async fn body(
+        &self,
+        headers: &outbox_core::Headers,
+        sequence: u64,
+    ) -> Result<WireMessage, ApiError> {
         let Some(stored) = self.api.message_at(&self.stream, sequence).await? else {
-            tracing::error!("the body of a dead letter, message {sequence} of stream `{}`, is gone", self.stream);
-            return Ok(letter::original(headers, &outbox_core::Headers::new(), bytes::Bytes::new()));
+            tracing::error!(
+                "the body of a dead letter, message {sequence} of stream `{}`, is gone",
+                self.stream
+            );
+            return Ok(letter::original(
+                headers,
+                &outbox_core::Headers::new(),
+                bytes::Bytes::new(),
+            ));
         };
         Ok(letter::original(headers, &stored.headers(), stored.payload))
     }

@@ -62,7 +62,11 @@ struct Call {
 
 impl Calls {
     /// Registers a call; returns the ticket to wait with and the token of the reply subject.
-    pub(crate) fn register(self: &Arc<Self>, subject: Subject, timeout: Duration) -> Result<(Ticket, u64), CallError> {
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        subject: Subject,
+        timeout: Duration,
+    ) -> Result<(Ticket, u64), CallError> {
         let mut slots = self.lock();
         if let Some(error) = &slots.closed {
             return Err(error.clone());
@@ -76,19 +80,30 @@ impl Calls {
         let round = match slots.slots.get_mut(index) {
             Some(slot) => {
                 slot.round = slot.round.wrapping_add(1);
-                slot.call = Some(Call { subject, deadline, sender });
+                slot.call = Some(Call {
+                    subject,
+                    deadline,
+                    sender,
+                });
                 slot.round
             }
             None => 0,
         };
         drop(slots);
-        let ticket = Ticket { calls: self.clone(), index, round, receiver: Some(receiver) };
+        let ticket = Ticket {
+            calls: self.clone(),
+            index,
+            round,
+            receiver: Some(receiver),
+        };
         Ok((ticket, token(index, round)))
     }
 
     /// Hands a reply to whoever waits for it.
     pub(crate) fn resolve(&self, token: &str, result: Result<Reply, CallError>) {
-        let Some((index, round)) = parse(token) else { return };
+        let Some((index, round)) = parse(token) else {
+            return;
+        };
         if let Some(call) = self.take(index, round) {
             let _ = call.sender.send(result);
         }
@@ -96,7 +111,10 @@ impl Calls {
 
     /// Ends all calls to a subject that the server refused.
     pub(crate) fn deny(&self, subject: &str, text: &Arc<str>) {
-        self.end(|call| call.subject.as_str() == subject, &CallError::Denied(text.clone()));
+        self.end(
+            |call| call.subject.as_str() == subject,
+            &CallError::Denied(text.clone()),
+        );
     }
 
     /// Ends all calls whose time is over.
@@ -125,7 +143,10 @@ impl Calls {
 
     fn take(&self, index: usize, round: u32) -> Option<Call> {
         let mut slots = self.lock();
-        let slot = slots.slots.get_mut(index).filter(|slot| slot.round == round)?;
+        let slot = slots
+            .slots
+            .get_mut(index)
+            .filter(|slot| slot.round == round)?;
         let call = slot.call.take()?;
         slots.free.push(index);
         Some(call)
@@ -148,7 +169,9 @@ pub(crate) struct Ticket {
 impl Ticket {
     /// The reply. Not to be awaited again after it resolved.
     pub(crate) async fn reply(&mut self) -> Result<Reply, CallError> {
-        let Some(receiver) = &mut self.receiver else { return Err(CallError::Disconnected) };
+        let Some(receiver) = &mut self.receiver else {
+            return Err(CallError::Disconnected);
+        };
         let reply = receiver.await;
         self.receiver = None;
         reply.unwrap_or(Err(CallError::Disconnected))
@@ -169,7 +192,10 @@ fn token(index: usize, round: u32) -> u64 {
 
 fn parse(token: &str) -> Option<(usize, u32)> {
     let token = u64::from_str_radix(token, 16).ok()?;
-    Some((usize::try_from(token & 0xffff_ffff).ok()?, u32::try_from(token >> 32).ok()?))
+    Some((
+        usize::try_from(token & 0xffff_ffff).ok()?,
+        u32::try_from(token >> 32).ok()?,
+    ))
 }
 
 #[cfg(test)]
@@ -177,11 +203,18 @@ mod tests {
     use super::*;
 
     fn reply() -> Result<Reply, CallError> {
-        Ok(Reply { payload: Bytes::new() })
+        Ok(Reply {
+            payload: Bytes::new(),
+        })
     }
 
     fn waiting(calls: &Calls) -> usize {
-        calls.lock().slots.iter().filter(|slot| slot.call.is_some()).count()
+        calls
+            .lock()
+            .slots
+            .iter()
+            .filter(|slot| slot.call.is_some())
+            .count()
     }
 
     const LONG: Duration = Duration::from_secs(60);
@@ -196,7 +229,11 @@ mod tests {
         let (mut second, _) = calls.register("a".into(), LONG).unwrap();
         // A late second reply to the first call, whose slot is used again.
         calls.resolve(&token, reply());
-        assert!(tokio::time::timeout(Duration::from_millis(5), second.reply()).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_millis(5), second.reply())
+                .await
+                .is_err()
+        );
     }
 
     #[tokio::test]
@@ -213,7 +250,10 @@ mod tests {
         assert!(matches!(expired.reply().await, Err(CallError::TimedOut)));
         assert!(matches!(denied.reply().await, Err(CallError::Denied(_))));
         assert!(matches!(closed.reply().await, Err(CallError::Disconnected)));
-        assert!(matches!(calls.register("e".into(), LONG), Err(CallError::Disconnected)));
+        assert!(matches!(
+            calls.register("e".into(), LONG),
+            Err(CallError::Disconnected)
+        ));
         assert_eq!(waiting(&calls), 0);
         let slots = calls.lock();
         assert_eq!(slots.slots.len(), slots.free.len());

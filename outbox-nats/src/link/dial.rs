@@ -2,7 +2,9 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use async_nats::{Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerAddr, Subscriber};
+use async_nats::{
+    Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerAddr, Subscriber,
+};
 use outbox_core::broker::{BrokerError, BrokerErrorKind};
 use tokio::sync::mpsc;
 
@@ -58,7 +60,10 @@ pub(crate) struct Dialer {
 
 impl Dialer {
     pub(crate) fn new(settings: Arc<ConnectSettings>) -> Self {
-        Self { settings, discovered: Vec::new() }
+        Self {
+            settings,
+            discovered: Vec::new(),
+        }
     }
 
     pub(super) fn shown(&self) -> String {
@@ -74,10 +79,21 @@ impl Dialer {
     pub(super) async fn dial(&mut self) -> Result<Connected, DialError> {
         let mut addresses = self.settings.servers.addresses.clone();
         addresses.extend(self.discovered.iter().cloned());
-        let patience = self.settings.connect_timeout.saturating_mul(u32::try_from(addresses.len()).unwrap_or(u32::MAX));
-        match tokio::time::timeout(patience + Duration::from_millis(500), self.connect(addresses)).await {
+        let patience = self
+            .settings
+            .connect_timeout
+            .saturating_mul(u32::try_from(addresses.len()).unwrap_or(u32::MAX));
+        match tokio::time::timeout(
+            patience + Duration::from_millis(500),
+            self.connect(addresses),
+        )
+        .await
+        {
             Ok(connected) => connected,
-            Err(_) => Err(self.error(BrokerErrorKind::Unavailable, "no answer within the connect time-out")),
+            Err(_) => Err(self.error(
+                BrokerErrorKind::Unavailable,
+                "no answer within the connect time-out",
+            )),
         }
     }
 
@@ -91,21 +107,41 @@ impl Dialer {
                 let _ = sender.send(event);
                 std::future::ready(())
             });
-        let client = options.connect(addresses).await.map_err(|error| self.refused(&error))?;
+        let client = options
+            .connect(addresses)
+            .await
+            .map_err(|error| self.refused(&error))?;
         let version = client.server_info().version;
         if Version::parse(&version).is_none_or(|version| version < Version::OLDEST) {
             return Err(self.error(
                 BrokerErrorKind::Configuration,
-                &format!("its nats-server is version {version}, but {} or newer is needed", Version::OLDEST),
+                &format!(
+                    "its nats-server is version {version}, but {} or newer is needed",
+                    Version::OLDEST
+                ),
             ));
         }
         self.discover(&client).await;
-        let lost = |_| self.error(BrokerErrorKind::Unavailable, "the connection was lost at once");
+        let lost = |_| {
+            self.error(
+                BrokerErrorKind::Unavailable,
+                "the connection was lost at once",
+            )
+        };
         client.set_server_pool(NOWHERE).await.map_err(lost)?;
         let inbox = format!("{}.", client.new_inbox());
-        let lost = |_| self.error(BrokerErrorKind::Unavailable, "the connection was lost at once");
+        let lost = |_| {
+            self.error(
+                BrokerErrorKind::Unavailable,
+                "the connection was lost at once",
+            )
+        };
         let replies = client.subscribe(format!("{inbox}*")).await.map_err(lost)?;
-        Ok(Connected { life: Life::new(client, inbox), replies, events })
+        Ok(Connected {
+            life: Life::new(client, inbox),
+            replies,
+            events,
+        })
     }
 
     async fn options(&self) -> Result<ConnectOptions, DialError> {
@@ -129,10 +165,17 @@ impl Dialer {
         if let Some(prefix) = &settings.inbox_prefix {
             options = options.custom_inbox_prefix(prefix);
         }
-        match settings.credentials.as_ref().or(settings.servers.credentials.as_ref()) {
+        match settings
+            .credentials
+            .as_ref()
+            .or(settings.servers.credentials.as_ref())
+        {
             None => Ok(options),
             Some(credentials) => credentials.apply(options).await.map_err(|error| {
-                self.error(BrokerErrorKind::Configuration, &format!("the {credentials:?} cannot be read: {error}"))
+                self.error(
+                    BrokerErrorKind::Configuration,
+                    &format!("the {credentials:?} cannot be read: {error}"),
+                )
             }),
         }
     }
@@ -141,7 +184,9 @@ impl Dialer {
         if let Ok(pool) = client.server_pool().await {
             self.discovered = pool
                 .into_iter()
-                .filter(|server| server.is_discovered && !self.settings.servers.addresses.contains(&server.addr))
+                .filter(|server| {
+                    server.is_discovered && !self.settings.servers.addresses.contains(&server.addr)
+                })
                 .map(|server| server.addr)
                 .collect();
         }
@@ -163,6 +208,12 @@ impl Dialer {
     }
 
     fn error(&self, kind: BrokerErrorKind, why: &str) -> DialError {
-        DialError { kind, text: format!("could not connect to NATS at {}: {why}", self.shown()) }
+        let Servers { addresses, .. } = &self.settings.servers;
+        let tls = self.settings.require_tls || addresses.iter().any(ServerAddr::tls_required);
+        let with = if tls { " with TLS" } else { "" };
+        DialError {
+            kind,
+            text: format!("could not connect to NATS at {}{with}: {why}", self.shown()),
+        }
     }
 }

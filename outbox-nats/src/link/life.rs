@@ -26,7 +26,12 @@ pub(crate) struct Life {
 
 impl Life {
     pub(super) fn new(client: Client, inbox: String) -> Self {
-        Self { client, calls: Arc::default(), inbox, refused: Mutex::default() }
+        Self {
+            client,
+            calls: Arc::default(),
+            inbox,
+            refused: Mutex::default(),
+        }
     }
 
     /// Hands a request to the connection; the reply is then awaited with the ticket.
@@ -42,8 +47,16 @@ impl Life {
         // Unconstrained: a task's budget must not delay the hand-over past that of a later message.
         let sending = unconstrained(async {
             match headers {
-                Some(headers) => self.client.publish_with_reply_and_headers(subject, reply, headers, payload).await,
-                None => self.client.publish_with_reply(subject, reply, payload).await,
+                Some(headers) => {
+                    self.client
+                        .publish_with_reply_and_headers(subject, reply, headers, payload)
+                        .await
+                }
+                None => {
+                    self.client
+                        .publish_with_reply(subject, reply, payload)
+                        .await
+                }
             }
         });
         tokio::select! {
@@ -78,7 +91,11 @@ impl Life {
     ) -> Result<(), CallError> {
         let sending = async {
             match reply {
-                Some(reply) => self.client.publish_with_reply(subject, reply, payload).await,
+                Some(reply) => {
+                    self.client
+                        .publish_with_reply(subject, reply, payload)
+                        .await
+                }
                 None => self.client.publish(subject, payload).await,
             }
         };
@@ -90,7 +107,11 @@ impl Life {
 
     /// Why the server refused a subject on this connection, if it did.
     pub(crate) fn refused(&self, subject: &str) -> Option<Arc<str>> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).get(subject).cloned()
+        self.refused
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(subject)
+            .cloned()
     }
 
     /// Takes note that the server refused a subject; whether that is news.
@@ -116,7 +137,9 @@ impl Life {
 fn unsent(error: &PublishError) -> CallError {
     match error.kind() {
         PublishErrorKind::Send => CallError::Disconnected,
-        PublishErrorKind::InvalidSubject => CallError::Invalid("the subject is not valid".to_owned()),
+        PublishErrorKind::InvalidSubject => {
+            CallError::Invalid("the subject is not valid".to_owned())
+        }
         PublishErrorKind::MaxPayloadExceeded => CallError::Invalid(
             std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string),
         ),

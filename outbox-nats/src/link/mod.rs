@@ -55,7 +55,9 @@ impl Link {
     /// Waits for the connection or for the first failure to make it.
     pub(crate) async fn first_outcome(&self) -> Result<Arc<Life>, Arc<DialError>> {
         let mut state = self.state.clone();
-        let outcome = state.wait_for(|state| !matches!(state, State::Connecting)).await;
+        let outcome = state
+            .wait_for(|state| !matches!(state, State::Connecting))
+            .await;
         match outcome.as_deref() {
             Ok(State::Up(life)) => Ok(life.clone()),
             Ok(State::Down(error)) => Err(error.clone()),
@@ -93,7 +95,10 @@ impl Link {
                 return Err(CallError::Disconnected);
             };
             let left = deadline.saturating_duration_since(Instant::now());
-            match life.call(subject.clone(), headers.cloned(), payload.clone(), left).await {
+            match life
+                .call(subject.clone(), headers.cloned(), payload.clone(), left)
+                .await
+            {
                 Err(CallError::Disconnected) if Instant::now() < deadline => {
                     // The next connection is another one, or this one's end is about to be seen.
                     tokio::time::sleep(Duration::from_millis(20)).await;

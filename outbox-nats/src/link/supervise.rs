@@ -46,14 +46,22 @@ pub(super) async fn supervise(mut dialer: Dialer, state: watch::Sender<State>) {
                 }
                 tracing::warn!(servers = %dialer.shown(), "the connection to NATS was lost");
                 // A server that drops us at once is not to be asked again at once.
-                pause = if since.elapsed() > LONGEST_PAUSE { FIRST_PAUSE } else { longer(pause) };
+                pause = if since.elapsed() > LONGEST_PAUSE {
+                    FIRST_PAUSE
+                } else {
+                    longer(pause)
+                };
                 state.send_replace(State::Connecting);
             }
             Err(error) => {
                 log(&error, &mut logged);
                 // A refusal does not pass by itself: ask slowly.
                 let refused = error.kind == BrokerErrorKind::Configuration;
-                pause = if refused { pause.max(Duration::from_secs(1)) } else { pause };
+                pause = if refused {
+                    pause.max(Duration::from_secs(1))
+                } else {
+                    pause
+                };
                 state.send_replace(State::Down(Arc::new(error)));
                 pause = longer(pause);
             }
@@ -71,7 +79,10 @@ fn longer(pause: Duration) -> Duration {
 }
 
 fn log(error: &DialError, logged: &mut Option<(String, Instant)>) {
-    if logged.as_ref().is_none_or(|(text, at)| *text != error.text || at.elapsed() > LOG_EVERY) {
+    if logged
+        .as_ref()
+        .is_none_or(|(text, at)| *text != error.text || at.elapsed() > LOG_EVERY)
+    {
         tracing::warn!("{}", error.text);
         *logged = Some((error.text.clone(), Instant::now()));
     }
@@ -79,7 +90,11 @@ fn log(error: &DialError, logged: &mut Option<(String, Instant)>) {
 
 /// Serves one connection until its end; `true` if nobody needs the link any more.
 async fn serve(connected: Connected, state: &watch::Sender<State>) -> bool {
-    let Connected { life, mut replies, mut events } = connected;
+    let Connected {
+        life,
+        mut replies,
+        mut events,
+    } = connected;
     let life = Arc::new(life);
     state.send_replace(State::Up(life.clone()));
     let mut tick = tokio::time::interval(TICK);
@@ -110,11 +125,15 @@ async fn serve(connected: Connected, state: &watch::Sender<State>) -> bool {
 }
 
 fn answer(life: &Life, message: &Message) {
-    let Some(token) = message.subject.strip_prefix(life.inbox.as_str()) else { return };
+    let Some(token) = message.subject.strip_prefix(life.inbox.as_str()) else {
+        return;
+    };
     let reply = if message.status == Some(StatusCode::NO_RESPONDERS) {
         Err(CallError::NoResponders)
     } else {
-        Ok(Reply { payload: message.payload.clone() })
+        Ok(Reply {
+            payload: message.payload.clone(),
+        })
     };
     life.calls.resolve(token, reply);
 }
@@ -142,7 +161,9 @@ fn note(life: &Life, event: &Event) -> bool {
             None => tracing::warn!("NATS reported an error: {text}"),
         },
         Event::ServerError(error) => tracing::warn!("NATS reported an error: {error}"),
-        Event::SlowConsumer(_) => tracing::warn!("a subscription to NATS is slow: messages were dropped"),
+        Event::SlowConsumer(_) => {
+            tracing::warn!("a subscription to NATS is slow: messages were dropped")
+        }
         Event::LameDuckMode => tracing::info!("the NATS server is about to shut down"),
         _ => {}
     }

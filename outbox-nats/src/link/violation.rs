@@ -6,7 +6,10 @@
 /// (with `using queue "q"` after it) and `.. for Publish with Reply of "a.b"`.
 pub(crate) fn subject(text: &str) -> Option<&str> {
     let start = text.len().min("permissions violation".len());
-    if !text.get(..start)?.eq_ignore_ascii_case("permissions violation") {
+    if !text
+        .get(..start)?
+        .eq_ignore_ascii_case("permissions violation")
+    {
         return None;
     }
     let (_, rest) = text.split_once('"')?;
@@ -20,8 +23,14 @@ mod tests {
 
     #[test]
     fn names_the_subject() {
-        assert_eq!(subject(r#"Permissions Violation for Publish to "shop.x""#), Some("shop.x"));
-        assert_eq!(subject(r#"Permissions Violation for Subscription to "_INBOX.a.*" using queue "q""#), Some("_INBOX.a.*"));
+        assert_eq!(
+            subject(r#"Permissions Violation for Publish to "shop.x""#),
+            Some("shop.x")
+        );
+        assert_eq!(
+            subject(r#"Permissions Violation for Subscription to "_INBOX.a.*" using queue "q""#),
+            Some("_INBOX.a.*")
+        );
         assert_eq!(subject("maximum payload violation"), None);
         assert_eq!(subject(""), None);
     }

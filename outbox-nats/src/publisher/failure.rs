@@ -40,9 +40,17 @@ pub(super) fn refused(subject: &str, refusal: &Refusal) -> PublishFailure {
 pub(super) fn failed(subject: &str, error: &CallError) -> PublishFailure {
     let (kind, why) = match error {
         CallError::Disconnected => (FailureKind::Disconnected, "the connection to NATS is down"),
-        CallError::TimedOut => (FailureKind::TimedOut, "no confirmation in time; it may have been stored"),
-        CallError::NoResponders => (FailureKind::NoStream, "no stream carries it, or its stream has no leader"),
-        CallError::Denied(text) if violated_subject(text) == Some(subject) => (FailureKind::Rejected, text.as_ref()),
+        CallError::TimedOut => (
+            FailureKind::TimedOut,
+            "no confirmation in time; it may have been stored",
+        ),
+        CallError::NoResponders => (
+            FailureKind::NoStream,
+            "no stream carries it, or its stream has no leader",
+        ),
+        CallError::Denied(text) if violated_subject(text) == Some(subject) => {
+            (FailureKind::Rejected, text.as_ref())
+        }
         // The inbox, without which nothing is ever confirmed: not this message's fault.
         CallError::Denied(text) => (FailureKind::Unavailable, text.as_ref()),
         CallError::Invalid(why) => (FailureKind::Rejected, why.as_str()),
@@ -59,17 +67,39 @@ mod tests {
     use super::*;
 
     fn kind(code: u16, err_code: u32) -> FailureKind {
-        refused("s", &Refusal { code, err_code, description: String::new() }).kind()
+        refused(
+            "s",
+            &Refusal {
+                code,
+                err_code,
+                description: String::new(),
+            },
+        )
+        .kind()
     }
 
     #[test]
     fn a_message_is_blamed_only_for_what_is_its_own_fault() {
-        for (code, err_code) in [(400, 10_054), (400, 10_097), (400, 10_060), (400, 10_166), (503, 10_071), (418, 1)] {
+        for (code, err_code) in [
+            (400, 10_054),
+            (400, 10_097),
+            (400, 10_060),
+            (400, 10_166),
+            (503, 10_071),
+            (418, 1),
+        ] {
             assert_eq!(kind(code, err_code), FailureKind::Rejected, "{err_code}");
         }
-        for (code, err_code) in
-            [(503, 10_077), (503, 10_023), (500, 10_047), (503, 10_008), (503, 10_009), (409, 10_158), (503, 99_999), (429, 10_167)]
-        {
+        for (code, err_code) in [
+            (503, 10_077),
+            (503, 10_023),
+            (500, 10_047),
+            (503, 10_008),
+            (503, 10_009),
+            (409, 10_158),
+            (503, 99_999),
+            (429, 10_167),
+        ] {
             assert_eq!(kind(code, err_code), FailureKind::Unavailable, "{err_code}");
         }
     }

@@ -55,8 +55,19 @@ struct PubAck<'a> {
 }
 
 impl JetStreamPublisher {
-    pub(crate) fn new(link: Link, api: Api, provision: Arc<Provision>, ack_timeout: Duration) -> Self {
-        Self { link, api, provision, ack_timeout, names: Arc::default() }
+    pub(crate) fn new(
+        link: Link,
+        api: Api,
+        provision: Arc<Provision>,
+        ack_timeout: Duration,
+    ) -> Self {
+        Self {
+            link,
+            api,
+            provision,
+            ack_timeout,
+            names: Arc::default(),
+        }
     }
 }
 
@@ -73,7 +84,9 @@ impl Publisher for JetStreamPublisher {
         async move {
             let subject = message.subject.clone();
             let headers = prepare(&message)?;
-            let Some(life) = life.and_then(|life| life.upgrade()) else { return Err(disconnected(&subject)) };
+            let Some(life) = life.and_then(|life| life.upgrade()) else {
+                return Err(disconnected(&subject));
+            };
             let result = match send(&life, &message, headers, timeout).await {
                 Ok(Ok(mut ticket)) => {
                     drop(life);
@@ -97,7 +110,12 @@ impl Publisher for JetStreamPublisher {
     }
 
     async fn probe(&self, subject: &str) -> Result<(), PublishFailure> {
-        let failure = |kind, why: String| Err(PublishFailure::new(kind, format!("subject `{subject}`: {why}")));
+        let failure = |kind, why: String| {
+            Err(PublishFailure::new(
+                kind,
+                format!("subject `{subject}`: {why}"),
+            ))
+        };
         if self.link.current().is_none() {
             return Err(disconnected(subject));
         }
@@ -109,10 +127,17 @@ impl Publisher for JetStreamPublisher {
             }
             // Without the right to ask there is no telling; the messages themselves will show.
             Err(error) if error.is_denied() => Ok(()),
-            Err(ApiError::Call { error: CallError::TimedOut, .. }) => {
-                failure(FailureKind::TimedOut, "its stream does not answer".to_owned())
-            }
-            Err(ApiError::Call { error: CallError::Disconnected, .. }) => Err(disconnected(subject)),
+            Err(ApiError::Call {
+                error: CallError::TimedOut,
+                ..
+            }) => failure(
+                FailureKind::TimedOut,
+                "its stream does not answer".to_owned(),
+            ),
+            Err(ApiError::Call {
+                error: CallError::Disconnected,
+                ..
+            }) => Err(disconnected(subject)),
             Err(error) => failure(FailureKind::Unavailable, error.to_string()),
         }
     }
@@ -128,7 +153,13 @@ async fn send(
     headers: HeaderMap,
     timeout: Duration,
 ) -> Result<Result<crate::link::Ticket, Reply>, CallError> {
-    life.send(Subject::from(message.subject.as_str()), Some(headers), message.payload.clone(), timeout).await
+    life.send(
+        Subject::from(message.subject.as_str()),
+        Some(headers),
+        message.payload.clone(),
+        timeout,
+    )
+    .await
 }
 
 /// Checks what the server or the client would stumble over, and makes the headers.
@@ -146,13 +177,20 @@ fn prepare(message: &WireMessage) -> Result<HeaderMap, PublishFailure> {
 
 fn confirmed(subject: &str, reply: &Reply, names: &Names) -> Result<Receipt, PublishFailure> {
     match serde_json::from_slice::<PubAck<'_>>(&reply.payload) {
-        Ok(PubAck { error: Some(refusal), .. }) => Err(refused(subject, &refusal)),
-        Ok(ack) if ack.seq > 0 && !ack.stream.is_empty() => {
-            Ok(Receipt { stream: names.intern(&ack.stream), sequence: ack.seq, duplicate: ack.duplicate })
-        }
+        Ok(PubAck {
+            error: Some(refusal),
+            ..
+        }) => Err(refused(subject, &refusal)),
+        Ok(ack) if ack.seq > 0 && !ack.stream.is_empty() => Ok(Receipt {
+            stream: names.intern(&ack.stream),
+            sequence: ack.seq,
+            duplicate: ack.duplicate,
+        }),
         _ => Err(PublishFailure::new(
             FailureKind::TimedOut,
-            format!("subject `{subject}`: something other than a stream answered; is there a responder on it?"),
+            format!(
+                "subject `{subject}`: something other than a stream answered; is there a responder on it?"
+            ),
         )),
     }
 }
@@ -175,7 +213,9 @@ impl Names {
 
 impl fmt::Debug for JetStreamPublisher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JetStreamPublisher").field("connected", &self.connected()).finish_non_exhaustive()
+        f.debug_struct("JetStreamPublisher")
+            .field("connected", &self.connected())
+            .finish_non_exhaustive()
     }
 }
 
@@ -186,32 +226,60 @@ mod tests {
     use super::*;
 
     fn answer(text: &'static str) -> Result<Receipt, PublishFailure> {
-        confirmed("a.b", &Reply { payload: Bytes::from_static(text.as_bytes()) }, &Names::default())
+        confirmed(
+            "a.b",
+            &Reply {
+                payload: Bytes::from_static(text.as_bytes()),
+            },
+            &Names::default(),
+        )
     }
 
     #[test]
     fn only_a_stream_confirms() {
         let receipt = answer(r#"{"stream":"S","domain":"d","seq":7,"duplicate":true}"#).unwrap();
-        assert_eq!((&*receipt.stream, receipt.sequence, receipt.duplicate), ("S", 7, true));
+        assert_eq!(
+            (&*receipt.stream, receipt.sequence, receipt.duplicate),
+            ("S", 7, true)
+        );
         for foreign in ["", "ok", "{}", "[]", r#"{"stream":"S"}"#, r#"{"seq":"7"}"#] {
-            assert_eq!(answer(foreign).unwrap_err().kind(), FailureKind::TimedOut, "{foreign}");
+            assert_eq!(
+                answer(foreign).unwrap_err().kind(),
+                FailureKind::TimedOut,
+                "{foreign}"
+            );
         }
         let refusal = r#"{"error":{"code":503,"err_code":10077,"description":"maximum messages exceeded"},"stream":"S","seq":0}"#;
-        assert_eq!(answer(refusal).unwrap_err().kind(), FailureKind::Unavailable);
+        assert_eq!(
+            answer(refusal).unwrap_err().kind(),
+            FailureKind::Unavailable
+        );
     }
 
     #[test]
     fn what_would_break_the_connection_is_rejected_first() {
         let message = |subject: &str, name: &str, value: &str| {
-            let mut message = WireMessage { subject: subject.to_owned(), ..WireMessage::default() };
+            let mut message = WireMessage {
+                subject: subject.to_owned(),
+                ..WireMessage::default()
+            };
             message.headers.append(name, value);
             prepare(&message)
         };
         assert!(message("a.b", "x", "y").is_ok());
-        for (subject, name, value) in
-            [("a.b", "x", "y\nz"), ("a.b", "x", "y\rz"), ("a.b", "x y", "z"), ("a.b", "", "z"), ("a b", "x", "y"), ("", "x", "y"), ("a..b", "x", "y")]
-        {
-            assert_eq!(message(subject, name, value).unwrap_err().kind(), FailureKind::Rejected);
+        for (subject, name, value) in [
+            ("a.b", "x", "y\nz"),
+            ("a.b", "x", "y\rz"),
+            ("a.b", "x y", "z"),
+            ("a.b", "", "z"),
+            ("a b", "x", "y"),
+            ("", "x", "y"),
+            ("a..b", "x", "y"),
+        ] {
+            assert_eq!(
+                message(subject, name, value).unwrap_err().kind(),
+                FailureKind::Rejected
+            );
         }
     }
 }

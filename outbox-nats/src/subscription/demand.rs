@@ -19,7 +19,11 @@ impl Demand {
     /// How many more to ask for, if it is worth a request: `wanted` counts those asked for before.
     pub(super) fn shortfall(&self, wanted: usize) -> Option<usize> {
         let missing = wanted.saturating_sub(self.outstanding);
-        let worth = if self.outstanding == 0 { 1 } else { (wanted / 4).max(1) };
+        let worth = if self.outstanding == 0 {
+            1
+        } else {
+            (wanted / 4).max(1)
+        };
         (missing >= worth).then_some(missing)
     }
 
@@ -45,8 +49,12 @@ impl Demand {
 
     /// A status ended a request; `left` is how many messages of it were still to come.
     pub(super) fn ended(&mut self, number: u64, left: Option<usize>) {
-        let Some(batch) = self.requests.remove(&number) else { return };
-        self.outstanding = self.outstanding.saturating_sub(left.unwrap_or(0).min(batch));
+        let Some(batch) = self.requests.remove(&number) else {
+            return;
+        };
+        self.outstanding = self
+            .outstanding
+            .saturating_sub(left.unwrap_or(0).min(batch));
         // No more can be open than the open requests asked for.
         self.outstanding = self.outstanding.min(self.requests.values().sum());
     }

@@ -30,24 +30,37 @@ impl JetStreamDelivery {
     }
 
     async fn settle(&self, what: &str, payload: Bytes) -> Result<(), BrokerError> {
-        self.api.settle(&self.reply, payload).await.map_err(|error| self.error(what, &error))
+        self.api
+            .settle(&self.reply, payload)
+            .await
+            .map_err(|error| self.error(what, &error))
     }
 
     fn error(&self, what: &str, error: &CallError) -> BrokerError {
         let (kind, why) = match error {
-            CallError::Disconnected => (BrokerErrorKind::Unavailable, "the connection to NATS is down"),
+            CallError::Disconnected => (
+                BrokerErrorKind::Unavailable,
+                "the connection to NATS is down",
+            ),
             CallError::TimedOut => (BrokerErrorKind::Unavailable, "no answer in time"),
-            CallError::NoResponders => (BrokerErrorKind::Unavailable, "its consumer is gone or has no leader"),
+            CallError::NoResponders => (
+                BrokerErrorKind::Unavailable,
+                "its consumer is gone or has no leader",
+            ),
             CallError::Denied(text) => (BrokerErrorKind::Configuration, text.as_ref()),
             CallError::Invalid(why) => (BrokerErrorKind::Other, why.as_str()),
         };
-        BrokerError::new(kind, format!("could not {what} the message of `{}`: {why}", self.reply))
+        BrokerError::new(
+            kind,
+            format!("could not {what} the message of `{}`: {why}", self.reply),
+        )
     }
 }
 
 impl DeliveryHandle for JetStreamDelivery {
     async fn ack(&self) -> Result<(), BrokerError> {
-        self.settle("acknowledge", Bytes::from_static(b"+ACK")).await?;
+        self.settle("acknowledge", Bytes::from_static(b"+ACK"))
+            .await?;
         if let Some(copy) = &self.copy {
             copy.done(&self.api).await;
         }
@@ -66,18 +79,31 @@ impl DeliveryHandle for JetStreamDelivery {
 
     async fn in_progress(&self) -> Result<(), BrokerError> {
         let failed = |error: &CallError| self.error("keep", error);
-        let life = self.api.link.current().ok_or_else(|| failed(&CallError::Disconnected))?;
+        let life = self
+            .api
+            .link
+            .current()
+            .ok_or_else(|| failed(&CallError::Disconnected))?;
         let refused = |life: &Life| life.refused(&self.reply);
         if let Some(text) = refused(&life) {
             return Err(failed(&CallError::Denied(text)));
         }
-        let sent = life.publish(self.reply.clone(), None, Bytes::from_static(b"+WPI"), self.api.timeout);
+        let sent = life.publish(
+            self.reply.clone(),
+            None,
+            Bytes::from_static(b"+WPI"),
+            self.api.timeout,
+        );
         sent.await.map_err(|error| failed(&error))
     }
 
     async fn terminate(&self, reason: &str) -> Result<(), BrokerError> {
         let reason = one_line(reason, MAX_REASON);
-        let payload = if reason.is_empty() { "+TERM".to_owned() } else { format!("+TERM {reason}") };
+        let payload = if reason.is_empty() {
+            "+TERM".to_owned()
+        } else {
+            format!("+TERM {reason}")
+        };
         self.settle("give up", Bytes::from(payload)).await?;
         if let Some(copy) = &self.copy {
             copy.given_up(&self.api).await;
@@ -88,6 +114,8 @@ impl DeliveryHandle for JetStreamDelivery {
 
 impl fmt::Debug for JetStreamDelivery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JetStreamDelivery").field("reply", &self.reply.as_str()).finish_non_exhaustive()
+        f.debug_struct("JetStreamDelivery")
+            .field("reply", &self.reply.as_str())
+            .finish_non_exhaustive()
     }
 }

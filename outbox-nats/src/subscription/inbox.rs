@@ -57,11 +57,22 @@ impl Inbox {
             Ok(Err(_)) => return Err(CallError::Disconnected),
             Err(_) => return Err(CallError::TimedOut),
         };
-        Ok(Self { life, subscriber, prefix, demand: Demand::default(), heard: Instant::now() })
+        Ok(Self {
+            life,
+            subscriber,
+            prefix,
+            demand: Demand::default(),
+            heard: Instant::now(),
+        })
     }
 
     /// Asks for `batch` more messages.
-    pub(super) async fn ask(&mut self, subject: &Subject, batch: usize, timing: &Timing) -> Result<(), CallError> {
+    pub(super) async fn ask(
+        &mut self,
+        subject: &Subject,
+        batch: usize,
+        timing: &Timing,
+    ) -> Result<(), CallError> {
         let batch = batch.min(timing.max_batch);
         let request = json!({
             "batch": batch,
@@ -74,7 +85,14 @@ impl Inbox {
         if self.demand.outstanding() == 0 {
             self.heard = Instant::now();
         }
-        self.life.publish(subject.clone(), Some(reply), payload, Duration::from_secs(5)).await?;
+        self.life
+            .publish(
+                subject.clone(),
+                Some(reply),
+                payload,
+                Duration::from_secs(5),
+            )
+            .await?;
         // Counted only now: nothing is lost if this future is dropped before.
         self.demand.requested(number, batch);
         Ok(())
@@ -82,7 +100,10 @@ impl Inbox {
 
     /// What has arrived and not been looked at.
     pub(super) fn ready(&mut self) -> Option<Arrival> {
-        self.subscriber.next().now_or_never().map(|message| self.sort(message))
+        self.subscriber
+            .next()
+            .now_or_never()
+            .map(|message| self.sort(message))
     }
 
     /// Waits for the next arrival.
@@ -92,17 +113,29 @@ impl Inbox {
     }
 
     fn sort(&mut self, message: Option<Message>) -> Arrival {
-        let Some(message) = message else { return Arrival::Over };
+        let Some(message) = message else {
+            return Arrival::Over;
+        };
         self.heard = Instant::now();
         // A stored message may carry any status line that its publisher liked; only its reply
         // subject tells that it is a delivery.
-        let delivered = message.reply.as_ref().is_some_and(|reply| Delivery::parse(reply).is_some());
-        let number = message.subject.strip_prefix(self.prefix.as_str()).and_then(|number| number.parse().ok());
+        let delivered = message
+            .reply
+            .as_ref()
+            .is_some_and(|reply| Delivery::parse(reply).is_some());
+        let number = message
+            .subject
+            .strip_prefix(self.prefix.as_str())
+            .and_then(|number| number.parse().ok());
         match (delivered, number, Status::of(&message)) {
             (false, Some(number), Some(status)) => {
                 match &status {
-                    Status::Ended { left } | Status::Paused { left, .. } => self.demand.ended(number, *left),
-                    Status::NoResponders | Status::Deleted | Status::Unusable { .. } => self.demand.reset(),
+                    Status::Ended { left } | Status::Paused { left, .. } => {
+                        self.demand.ended(number, *left)
+                    }
+                    Status::NoResponders | Status::Deleted | Status::Unusable { .. } => {
+                        self.demand.reset()
+                    }
                     Status::Heartbeat => {}
                 }
                 Arrival::Status(status)

@@ -27,16 +27,18 @@ use std::{
 };
 
 use async_nats::{Message, Subject};
-use outbox_core::broker::{BrokerError, BrokerErrorKind, Delivered, Origin, Pending, Subscription, WireMessage};
+use outbox_core::broker::{
+    BrokerError, BrokerErrorKind, Delivered, Origin, Pending, Subscription, WireMessage,
+};
 use serde_json::Value;
 
 pub use self::handle::JetStreamDelivery;
-pub(crate) use self::{reply::Delivery, unreadable::RAW_HEADERS};
 use self::{
     inbox::{Arrival, Inbox, Timing},
     status::Status,
     unreadable::Losses,
 };
+pub(crate) use self::{reply::Delivery, unreadable::RAW_HEADERS};
 use crate::{
     api::{Api, ConsumerInfo},
     dead_letter::DeadLetters,
@@ -44,8 +46,9 @@ use crate::{
     wire,
 };
 
-const EXPIRES: Duration = Duration::from_secs(30);
-const HEARTBEAT: Duration = Duration::from_secs(5);
+/// Short, since a request that outlives its silent network swallows a message until the ack wait.
+const EXPIRES: Duration = Duration::from_secs(8);
+const HEARTBEAT: Duration = Duration::from_secs(3);
 const SHORT_PAUSE: Duration = Duration::from_millis(250);
 const LONG_PAUSE: Duration = Duration::from_secs(1);
 
@@ -73,14 +76,32 @@ pub struct JetStreamSubscription {
 }
 
 impl JetStreamSubscription {
-    pub(crate) fn new(api: Api, durable: Durable, info: &ConsumerInfo, letters: Option<DeadLetters>) -> Self {
-        let pull_subject = api.subject(&format!("CONSUMER.MSG.NEXT.{}.{}", durable.stream, durable.name)).into();
-        let limit = |field| info.config.get(field).and_then(Value::as_u64).filter(|limit| *limit > 0);
-        let expires = limit("max_expires").map_or(EXPIRES, |nanos| EXPIRES.min(Duration::from_nanos(nanos)));
+    pub(crate) fn new(
+        api: Api,
+        durable: Durable,
+        info: &ConsumerInfo,
+        letters: Option<DeadLetters>,
+    ) -> Self {
+        let pull_subject = api
+            .subject(&format!(
+                "CONSUMER.MSG.NEXT.{}.{}",
+                durable.stream, durable.name
+            ))
+            .into();
+        let limit = |field| {
+            info.config
+                .get(field)
+                .and_then(Value::as_u64)
+                .filter(|limit| *limit > 0)
+        };
+        let expires =
+            limit("max_expires").map_or(EXPIRES, |nanos| EXPIRES.min(Duration::from_nanos(nanos)));
         let timing = Timing {
             expires,
             heartbeat: HEARTBEAT.min(expires / 2),
-            max_batch: limit("max_batch").and_then(|batch| usize::try_from(batch).ok()).unwrap_or(usize::MAX),
+            max_batch: limit("max_batch")
+                .and_then(|batch| usize::try_from(batch).ok())
+                .unwrap_or(usize::MAX),
         };
         Self {
             api,
@@ -116,9 +137,14 @@ impl JetStreamSubscription {
                 self.doubtful = true;
                 self.paused_until = Some(Instant::now() + SHORT_PAUSE);
             }
-            Arrival::Status(Status::Deleted) => return Err(self.error(BrokerErrorKind::Other, "was deleted")),
+            Arrival::Status(Status::Deleted) => {
+                return Err(self.error(BrokerErrorKind::Other, "was deleted"));
+            }
             Arrival::Status(Status::Unusable { why }) => {
-                return Err(self.error(BrokerErrorKind::Configuration, format_args!("cannot be pulled from: {why}")));
+                return Err(self.error(
+                    BrokerErrorKind::Configuration,
+                    format_args!("cannot be pulled from: {why}"),
+                ));
             }
         }
         Ok(())
@@ -138,7 +164,10 @@ impl JetStreamSubscription {
         if gap > self.durable.ack_wait.mul_f32(0.75) {
             self.gather()?;
             if !self.arrived.is_empty() {
-                tracing::warn!("{self}: {} messages waited too long here and will be delivered again", self.arrived.len());
+                tracing::warn!(
+                    "{self}: {} messages waited too long here and will be delivered again",
+                    self.arrived.len()
+                );
                 self.arrived.clear();
             }
         }
@@ -169,9 +198,15 @@ impl JetStreamSubscription {
         if !self.doubtful {
             return Ok(());
         }
-        match self.api.consumer(&self.durable.stream, &self.durable.name).await {
+        match self
+            .api
+            .consumer(&self.durable.stream, &self.durable.name)
+            .await
+        {
             Ok(_) => {}
-            Err(error) if error.is_missing() => return Err(self.error(BrokerErrorKind::Other, "is gone")),
+            Err(error) if error.is_missing() => {
+                return Err(self.error(BrokerErrorKind::Other, "is gone"));
+            }
             Err(error) => {
                 tracing::warn!("{self} cannot be looked up: {error}");
                 self.paused_until = Some(Instant::now() + LONG_PAUSE);
@@ -182,14 +217,25 @@ impl JetStreamSubscription {
     }
 
     async fn ask(&mut self, demand: usize) -> Result<(), BrokerError> {
-        if self.paused_until.is_some_and(|until| until > Instant::now()) {
+        if self
+            .paused_until
+            .is_some_and(|until| until > Instant::now())
+        {
             return Ok(());
         }
         self.paused_until = None;
         self.look_up().await?;
-        let Some(inbox) = &mut self.inbox else { return Ok(()) };
-        if let Some(text) = inbox.refused().or_else(|| inbox.life.refused(&self.pull_subject)) {
-            return Err(self.error(BrokerErrorKind::Configuration, format_args!("cannot be pulled from: {text}")));
+        let Some(inbox) = &mut self.inbox else {
+            return Ok(());
+        };
+        if let Some(text) = inbox
+            .refused()
+            .or_else(|| inbox.life.refused(&self.pull_subject))
+        {
+            return Err(self.error(
+                BrokerErrorKind::Configuration,
+                format_args!("cannot be pulled from: {text}"),
+            ));
         }
         if inbox.is_silent(&self.timing) {
             tracing::warn!(
@@ -203,7 +249,10 @@ impl JetStreamSubscription {
         }
         // If it is not sent, the connection is over, which shows by itself.
         if let Some(batch) = inbox.demand.shortfall(demand)
-            && inbox.ask(&self.pull_subject, batch, &self.timing).await.is_err()
+            && inbox
+                .ask(&self.pull_subject, batch, &self.timing)
+                .await
+                .is_err()
         {
             self.paused_until = Some(Instant::now() + SHORT_PAUSE);
         }
@@ -219,8 +268,12 @@ impl JetStreamSubscription {
         if let Some(until) = self.paused_until {
             rest = rest.min(until.saturating_duration_since(Instant::now()));
         }
-        let Some(inbox) = &mut self.inbox else { return Ok(()) };
-        if let Ok(arrival) = tokio::time::timeout(rest.max(Duration::from_millis(1)), inbox.next()).await {
+        let Some(inbox) = &mut self.inbox else {
+            return Ok(());
+        };
+        if let Ok(arrival) =
+            tokio::time::timeout(rest.max(Duration::from_millis(1)), inbox.next()).await
+        {
             self.take(arrival)?;
         }
         Ok(())
@@ -234,7 +287,9 @@ impl JetStreamSubscription {
         };
         while ready.len() < demand {
             // Taken out only when it is complete: this future may be dropped at any `await`.
-            let Some(message) = self.arrived.front() else { break };
+            let Some(message) = self.arrived.front() else {
+                break;
+            };
             let delivered = match &self.letters {
                 None => delivered(&self.api, message),
                 Some(letters) => letters.delivered(message).await,
@@ -278,7 +333,10 @@ impl Subscription for JetStreamSubscription {
             && inbox.demand.outstanding() > 0
             && Instant::now() < over
         {
-            let Ok(arrival) = tokio::time::timeout(Duration::from_millis(30), inbox.next()).await else { break };
+            let Ok(arrival) = tokio::time::timeout(Duration::from_millis(30), inbox.next()).await
+            else {
+                break;
+            };
             if self.take(arrival).is_err() {
                 break;
             }
@@ -296,8 +354,15 @@ impl Subscription for JetStreamSubscription {
     }
 
     async fn pending(&self) -> Result<Pending, BrokerError> {
-        match self.api.consumer(&self.durable.stream, &self.durable.name).await {
-            Ok(info) => Ok(Pending { waiting: info.num_pending, unsettled: info.num_ack_pending }),
+        match self
+            .api
+            .consumer(&self.durable.stream, &self.durable.name)
+            .await
+        {
+            Ok(info) => Ok(Pending {
+                waiting: info.num_pending,
+                unsettled: info.num_ack_pending,
+            }),
             Err(error) => Err(error.while_doing(format_args!("ask for the backlog of {self}"))),
         }
     }
@@ -307,10 +372,17 @@ impl Subscription for JetStreamSubscription {
 fn delivered(api: &Api, message: &Message) -> Option<Delivered<JetStreamDelivery>> {
     let reply = message.reply.clone()?;
     let Some(delivery) = Delivery::parse(&reply) else {
-        tracing::warn!("a message on `{}` that no stream delivered is ignored", message.subject);
+        tracing::warn!(
+            "a message on `{}` that no stream delivered is ignored",
+            message.subject
+        );
         return None;
     };
-    let headers = message.headers.as_ref().map(wire::from_nats).unwrap_or_default();
+    let headers = message
+        .headers
+        .as_ref()
+        .map(wire::from_nats)
+        .unwrap_or_default();
     Some(Delivered {
         message: WireMessage {
             id: headers.get("Nats-Msg-Id").and_then(|id| id.parse().ok()),
@@ -318,7 +390,11 @@ fn delivered(api: &Api, message: &Message) -> Option<Delivered<JetStreamDelivery
             headers,
             payload: message.payload.clone(),
         },
-        origin: Origin { stream: delivery.stream, sequence: delivery.sequence, stored_at: delivery.stored_at },
+        origin: Origin {
+            stream: delivery.stream,
+            sequence: delivery.sequence,
+            stored_at: delivery.stored_at,
+        },
         deliveries: delivery.deliveries,
         replay: None,
         handle: JetStreamDelivery::new(api.clone(), reply, None),
@@ -327,7 +403,11 @@ fn delivered(api: &Api, message: &Message) -> Option<Delivered<JetStreamDelivery
 
 impl fmt::Display for JetStreamSubscription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "consumer `{}` of stream `{}`", self.durable.name, self.durable.stream)
+        write!(
+            f,
+            "consumer `{}` of stream `{}`",
+            self.durable.name, self.durable.stream
+        )
     }
 }
 

@@ -22,7 +22,9 @@ impl Delivery {
             9.. => tokens.get(2..)?,
             _ => return None,
         };
-        let [stream, _consumer, deliveries, sequence, _, nanos, ..] = tokens else { return None };
+        let [stream, _consumer, deliveries, sequence, _, nanos, ..] = tokens else {
+            return None;
+        };
         Some(Self {
             stream: (*stream).to_owned(),
             sequence: sequence.parse().ok()?,
@@ -40,12 +42,25 @@ mod tests {
     fn reads_both_forms() {
         let old = Delivery::parse("$JS.ACK.S.c.2.17.23.1700000000000000001.5").unwrap();
         let new = Delivery::parse("$JS.ACK._.hash.S.c.2.17.23.1700000000000000001.5").unwrap();
-        let newest = Delivery::parse("$JS.ACK.d.hash.S.c.2.17.23.1700000000000000001.5.token").unwrap();
-        assert_eq!((old.stream.as_str(), old.sequence, old.deliveries), ("S", 17, 2));
-        assert_eq!(old.stored_at.unix_timestamp_nanos(), 1_700_000_000_000_000_001);
+        let newest =
+            Delivery::parse("$JS.ACK.d.hash.S.c.2.17.23.1700000000000000001.5.token").unwrap();
+        assert_eq!(
+            (old.stream.as_str(), old.sequence, old.deliveries),
+            ("S", 17, 2)
+        );
+        assert_eq!(
+            old.stored_at.unix_timestamp_nanos(),
+            1_700_000_000_000_000_001
+        );
         assert_eq!(old, new);
         assert_eq!(old, newest);
-        for other in ["", "$JS.ACK.S", "$JS.ACK.S.c.x.1.1.1.1", "_INBOX.a.b", "$JS.ACK.S.c.2.17.23.1.5.6"] {
+        for other in [
+            "",
+            "$JS.ACK.S",
+            "$JS.ACK.S.c.x.1.1.1.1",
+            "_INBOX.a.b",
+            "$JS.ACK.S.c.2.17.23.1.5.6",
+        ] {
             assert_eq!(Delivery::parse(other), None, "{other}");
         }
     }

@@ -36,7 +36,10 @@ impl Status {
             409 | 423 => Self::Paused { left, why },
             503 => Self::NoResponders,
             400 => Self::Unusable { why },
-            _ => Self::Paused { left, why: format!("{code} {why}") },
+            _ => Self::Paused {
+                left,
+                why: format!("{code} {why}"),
+            },
         })
     }
 }
@@ -71,12 +74,33 @@ mod tests {
     #[test]
     fn every_known_status_has_its_meaning() {
         assert_eq!(status(100, "Idle Heartbeat", None), Some(Status::Heartbeat));
-        assert_eq!(status(408, "Request Timeout", Some("3")), Some(Status::Ended { left: Some(3) }));
-        assert_eq!(status(404, "No Messages", None), Some(Status::Ended { left: None }));
+        assert_eq!(
+            status(408, "Request Timeout", Some("3")),
+            Some(Status::Ended { left: Some(3) })
+        );
+        assert_eq!(
+            status(404, "No Messages", None),
+            Some(Status::Ended { left: None })
+        );
         assert_eq!(status(409, "Consumer Deleted", None), Some(Status::Deleted));
-        assert!(matches!(status(409, "Consumer is push based", None), Some(Status::Unusable { .. })));
-        for why in ["Leadership Change", "Server Shutdown", "Exceeded MaxWaiting", "Exceeded MaxRequestBatch of 5", "what is this"] {
-            assert!(matches!(status(409, why, Some("1")), Some(Status::Paused { left: Some(1), .. })), "{why}");
+        assert!(matches!(
+            status(409, "Consumer is push based", None),
+            Some(Status::Unusable { .. })
+        ));
+        for why in [
+            "Leadership Change",
+            "Server Shutdown",
+            "Exceeded MaxWaiting",
+            "Exceeded MaxRequestBatch of 5",
+            "what is this",
+        ] {
+            assert!(
+                matches!(
+                    status(409, why, Some("1")),
+                    Some(Status::Paused { left: Some(1), .. })
+                ),
+                "{why}"
+            );
         }
         assert_eq!(status(503, "", None), Some(Status::NoResponders));
     }

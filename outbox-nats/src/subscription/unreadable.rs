@@ -47,7 +47,9 @@ impl Losses {
             return;
         }
         let again = self.last.is_some_and(|last| last.elapsed() < MEMORY);
-        let rested = self.searched.is_none_or(|searched| searched.elapsed() > PAUSE);
+        let rested = self
+            .searched
+            .is_none_or(|searched| searched.elapsed() > PAUSE);
         self.suspicious |= again && rested;
         self.last = Some(Instant::now());
     }
@@ -78,7 +80,10 @@ pub(super) async fn find(api: &Api, durable: &Durable) -> Vec<Delivered<JetStrea
     }
 }
 
-async fn search(api: &Api, durable: &Durable) -> Result<Vec<Delivered<JetStreamDelivery>>, ApiError> {
+async fn search(
+    api: &Api,
+    durable: &Durable,
+) -> Result<Vec<Delivered<JetStreamDelivery>>, ApiError> {
     let info = api.consumer(&durable.stream, &durable.name).await?;
     let mut found = Vec::new();
     let mut budget = MAX_SEARCHED;
@@ -86,7 +91,9 @@ async fn search(api: &Api, durable: &Durable) -> Result<Vec<Delivered<JetStreamD
         let mut sequence = info.ack_floor.stream_seq + 1;
         while sequence <= info.delivered.stream_seq && budget > 0 {
             budget -= 1;
-            let Some(stored) = api.next_message(&durable.stream, filter, sequence).await? else { break };
+            let Some(stored) = api.next_message(&durable.stream, filter, sequence).await? else {
+                break;
+            };
             if stored.sequence > info.delivered.stream_seq {
                 break;
             }
@@ -104,9 +111,17 @@ async fn search(api: &Api, durable: &Durable) -> Result<Vec<Delivered<JetStreamD
     Ok(found)
 }
 
-fn delivery(api: &Api, durable: &Durable, stored: Stored, last_delivery: u64) -> Delivered<JetStreamDelivery> {
+fn delivery(
+    api: &Api,
+    durable: &Durable,
+    stored: Stored,
+    last_delivery: u64,
+) -> Delivered<JetStreamDelivery> {
     let mut headers = Headers::new();
-    let raw = stored.raw_headers.get(..MAX_RAW).unwrap_or(&stored.raw_headers);
+    let raw = stored
+        .raw_headers
+        .get(..MAX_RAW)
+        .unwrap_or(&stored.raw_headers);
     headers.append(RAW_HEADERS, STANDARD.encode(raw));
     // The server finds the delivery by the message's sequence; of the delivery's own it only wants
     // to know that it is not an old one.
@@ -118,8 +133,17 @@ fn delivery(api: &Api, durable: &Durable, stored: Stored, last_delivery: u64) ->
         stored.stored_at.unix_timestamp_nanos()
     );
     Delivered {
-        message: WireMessage { id: None, subject: stored.subject, headers, payload: stored.payload },
-        origin: Origin { stream: durable.stream.clone(), sequence: stored.sequence, stored_at: stored.stored_at },
+        message: WireMessage {
+            id: None,
+            subject: stored.subject,
+            headers,
+            payload: stored.payload,
+        },
+        origin: Origin {
+            stream: durable.stream.clone(),
+            sequence: stored.sequence,
+            stored_at: stored.stored_at,
+        },
         deliveries: 2,
         replay: None,
         handle: JetStreamDelivery::new(api.clone(), Subject::from(reply), None),

@@ -23,7 +23,6 @@ pub(crate) struct Durable {
     pub(crate) start: StartAt,
 }
 
-
 impl Durable {
     /// Without these a durable loses or strands messages, or does not work at all.
     fn vital() -> Settings {
@@ -39,7 +38,11 @@ impl Durable {
 
     fn for_creation(&self) -> Settings {
         let mut settings = Settings::new();
-        let start = if self.start == StartAt::Now { "new" } else { "all" };
+        let start = if self.start == StartAt::Now {
+            "new"
+        } else {
+            "all"
+        };
         settings.insert("name".to_owned(), json!(self.name));
         settings.insert("durable_name".to_owned(), json!(self.name));
         settings.insert("deliver_policy".to_owned(), json!(start));
@@ -49,13 +52,20 @@ impl Durable {
         // Delayed retries count as pending: a limit would let them stop everybody else.
         settings.insert("max_ack_pending".to_owned(), json!(-1));
         settings.insert("replay_policy".to_owned(), json!("instant"));
-        settings.insert("filter_subjects".to_owned(), json!(union(self.filters.iter().map(String::as_str))));
+        settings.insert(
+            "filter_subjects".to_owned(),
+            json!(union(self.filters.iter().map(String::as_str))),
+        );
         settings.insert("metadata".to_owned(), json!({ "outbox": "1" }));
         settings
     }
 
     /// Creates, compares or changes the durable.
-    pub(crate) async fn ensure(&self, api: &Api, topology: Topology) -> Result<ConsumerInfo, BrokerError> {
+    pub(crate) async fn ensure(
+        &self,
+        api: &Api,
+        topology: Topology,
+    ) -> Result<ConsumerInfo, BrokerError> {
         let Self { stream, name, .. } = self;
         // A second round if another process creates it in between.
         for _ in 0..2 {
@@ -63,7 +73,9 @@ impl Durable {
                 Ok(info) => return self.compare(api, topology, info).await,
                 Err(error) if error.is(code::CONSUMER_NOT_FOUND) => {}
                 Err(error) => {
-                    return Err(error.while_doing(format_args!("read the settings of consumer `{name}` of stream `{stream}`")));
+                    return Err(error.while_doing(format_args!(
+                        "read the settings of consumer `{name}` of stream `{stream}`"
+                    )));
                 }
             }
             if topology == Topology::Verify {
@@ -72,22 +84,36 @@ impl Durable {
                      with `Topology::Ensure`"
                 )));
             }
-            match api.put_consumer(stream, name, &self.for_creation(), "create").await {
+            match api
+                .put_consumer(stream, name, &self.for_creation(), "create")
+                .await
+            {
                 Ok(info) => {
-                    tracing::info!("created consumer `{name}` of stream `{stream}` for {}", self.filters.join(", "));
+                    tracing::info!(
+                        "created consumer `{name}` of stream `{stream}` for {}",
+                        self.filters.join(", ")
+                    );
                     return Ok(info);
                 }
-                Err(error) if error.is(code::CONSUMER_EXISTS) || error.is(code::CONSUMER_NAME_EXISTS) => {}
+                Err(error)
+                    if error.is(code::CONSUMER_EXISTS) || error.is(code::CONSUMER_NAME_EXISTS) => {}
                 Err(error) => return Err(self.refused(&error, "create")),
             }
         }
         Err(BrokerError::new(
             BrokerErrorKind::Unavailable,
-            format!("consumer `{name}` of stream `{stream}` is created and deleted by others at the same time"),
+            format!(
+                "consumer `{name}` of stream `{stream}` is created and deleted by others at the same time"
+            ),
         ))
     }
 
-    async fn compare(&self, api: &Api, topology: Topology, info: ConsumerInfo) -> Result<ConsumerInfo, BrokerError> {
+    async fn compare(
+        &self,
+        api: &Api,
+        topology: Topology,
+        info: ConsumerInfo,
+    ) -> Result<ConsumerInfo, BrokerError> {
         let Self { stream, name, .. } = self;
         let mut theirs = info.config.clone();
         self.check_kind(&theirs)?;
@@ -96,9 +122,15 @@ impl Durable {
         theirs.insert("filter_subjects".to_owned(), json!(filters));
         let mut ours = Self::vital();
         ours.insert("ack_wait".to_owned(), nanos(self.ack_wait));
-        ours.insert("filter_subjects".to_owned(), json!(self.wanted_filters(topology, &filters)));
+        ours.insert(
+            "filter_subjects".to_owned(),
+            json!(self.wanted_filters(topology, &filters)),
+        );
         let found = differences(&theirs, &ours);
-        let limit = theirs.get("max_ack_pending").and_then(Value::as_i64).unwrap_or(-1);
+        let limit = theirs
+            .get("max_ack_pending")
+            .and_then(Value::as_i64)
+            .unwrap_or(-1);
         if limit > 0 {
             tracing::warn!(
                 "consumer `{name}` of stream `{stream}` has `max_ack_pending` {limit}: messages that wait for a retry \
@@ -109,9 +141,15 @@ impl Durable {
             return Ok(info);
         }
         if topology == Topology::Verify {
-            return Err(configuration(format!("consumer `{name}` of stream `{stream}` differs: {}", diff::list(&found))));
+            return Err(configuration(format!(
+                "consumer `{name}` of stream `{stream}` differs: {}",
+                diff::list(&found)
+            )));
         }
-        tracing::warn!("consumer `{name}` of stream `{stream}` differs and is changed: {}", diff::list(&found));
+        tracing::warn!(
+            "consumer `{name}` of stream `{stream}` differs and is changed: {}",
+            diff::list(&found)
+        );
         let mut settings = theirs;
         settings.remove("filter_subject");
         for Difference { field, ours, .. } in found {
@@ -121,7 +159,9 @@ impl Durable {
             }
             settings.insert(field, ours);
         }
-        api.put_consumer(stream, name, &settings, "update").await.map_err(|error| self.refused(&error, "change"))
+        api.put_consumer(stream, name, &settings, "update")
+            .await
+            .map_err(|error| self.refused(&error, "change"))
     }
 
     /// The filters that it is to have: existing ones are only removed when that is asked for, since
@@ -131,14 +171,21 @@ impl Durable {
         if topology != Topology::Ensure {
             return ours;
         }
-        let extra: Vec<&String> = theirs.iter().filter(|filter| !ours.iter().any(|own| covers(own, filter))).collect();
+        let extra: Vec<&String> = theirs
+            .iter()
+            .filter(|filter| !ours.iter().any(|own| covers(own, filter)))
+            .collect();
         if !extra.is_empty() {
             tracing::warn!(
                 "consumer `{}` of stream `{}` also receives {}, for which this build has no handler; \
                  `Topology::Apply` would stop that",
                 self.name,
                 self.stream,
-                extra.iter().map(|filter| format!("`{filter}`")).collect::<Vec<_>>().join(", ")
+                extra
+                    .iter()
+                    .map(|filter| format!("`{filter}`"))
+                    .collect::<Vec<_>>()
+                    .join(", ")
             );
         }
         union(ours.iter().chain(theirs).map(String::as_str))
@@ -147,7 +194,12 @@ impl Durable {
     /// What cannot be changed.
     fn check_kind(&self, theirs: &Settings) -> Result<(), BrokerError> {
         let Self { stream, name, .. } = self;
-        let text = |field| theirs.get(field).and_then(Value::as_str).unwrap_or_default();
+        let text = |field| {
+            theirs
+                .get(field)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
         let refuse = |why: String| {
             Err(configuration(format!(
                 "consumer `{name}` of stream `{stream}` {why}; that cannot be changed: delete it (its position is lost) or \
@@ -158,15 +210,20 @@ impl Durable {
             return refuse("is a push consumer, but a pull consumer is needed".to_owned());
         }
         if text("ack_policy") != "explicit" {
-            return refuse(format!("has `ack_policy` {}, but explicit is needed", text("ack_policy")));
+            return refuse(format!(
+                "has `ack_policy` {}, but explicit is needed",
+                text("ack_policy")
+            ));
         }
         match (text("deliver_policy"), self.start) {
-            ("all", StartAt::Now) => {
-                refuse("was created to start at the beginning, but the code says `StartAt::Now`".to_owned())
-            }
-            ("new", StartAt::Beginning) => {
-                refuse("was created with `StartAt::Now`, but the code says `StartAt::Beginning`".to_owned())
-            }
+            ("all", StartAt::Now) => refuse(
+                "was created to start at the beginning, but the code says `StartAt::Now`"
+                    .to_owned(),
+            ),
+            ("new", StartAt::Beginning) => refuse(
+                "was created with `StartAt::Now`, but the code says `StartAt::Beginning`"
+                    .to_owned(),
+            ),
             _ => Ok(()),
         }
     }
@@ -184,17 +241,31 @@ impl Durable {
             },
             _ => "",
         };
-        let error = error.while_doing(format_args!("{what} consumer `{name}` of stream `{stream}`"));
+        let error = error.while_doing(format_args!(
+            "{what} consumer `{name}` of stream `{stream}`"
+        ));
         BrokerError::new(error.kind(), format!("{error}{hint}"))
     }
 }
 
 /// The filters in a consumer's settings; none means everything.
 fn filters(settings: &Settings) -> Vec<String> {
-    let several = settings.get("filter_subjects").and_then(Value::as_array).into_iter().flatten();
+    let several = settings
+        .get("filter_subjects")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten();
     let one = settings.get("filter_subject");
-    let filters: Vec<String> = several.chain(one).filter_map(Value::as_str).map(str::to_owned).collect();
-    if filters.is_empty() { vec![">".to_owned()] } else { filters }
+    let filters: Vec<String> = several
+        .chain(one)
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect();
+    if filters.is_empty() {
+        vec![">".to_owned()]
+    } else {
+        filters
+    }
 }
 
 fn configuration(message: String) -> BrokerError {

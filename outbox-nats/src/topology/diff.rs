@@ -53,13 +53,26 @@ fn is_zero(value: &Value) -> bool {
 
 /// All differences in one line.
 pub(crate) fn list(differences: &[Difference]) -> String {
-    differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    differences
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { field, theirs, ours } = self;
-        write!(f, "`{field}` is {} on the server and {} in the code", Shown(field, theirs), Shown(field, ours))
+        let Self {
+            field,
+            theirs,
+            ours,
+        } = self;
+        write!(
+            f,
+            "`{field}` is {} on the server and {} in the code",
+            Shown(field, theirs),
+            Shown(field, ours)
+        )
     }
 }
 
@@ -68,7 +81,12 @@ pub(crate) struct Shown<'a>(pub(crate) &'a str, pub(crate) &'a Value);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const DURATIONS: [&str; 4] = ["ack_wait", "max_age", "duplicate_window", "inactive_threshold"];
+        const DURATIONS: [&str; 4] = [
+            "ack_wait",
+            "max_age",
+            "duplicate_window",
+            "inactive_threshold",
+        ];
         match (self.1, self.1.as_u64()) {
             (_, Some(0)) | (Value::Null, _) => f.write_str("not set"),
             (_, Some(nanos)) if DURATIONS.contains(&self.0) => {
@@ -92,9 +110,16 @@ mod tests {
 
     #[test]
     fn names_field_and_both_values() {
-        let theirs = settings(json!({ "ack_wait": 30_000_000_000u64, "filter_subjects": ["b", "a"], "other": 1 }));
-        let ours = settings(json!({ "ack_wait": 5_000_000_000u64, "filter_subjects": ["a", "b"], "backoff": [] }));
+        let theirs = settings(
+            json!({ "ack_wait": 30_000_000_000u64, "filter_subjects": ["b", "a"], "other": 1 }),
+        );
+        let ours = settings(
+            json!({ "ack_wait": 5_000_000_000u64, "filter_subjects": ["a", "b"], "backoff": [] }),
+        );
         let found = differences(&theirs, &ours);
-        assert_eq!(list(&found), "`ack_wait` is 30s on the server and 5s in the code");
+        assert_eq!(
+            list(&found),
+            "`ack_wait` is 30s on the server and 5s in the code"
+        );
     }
 }

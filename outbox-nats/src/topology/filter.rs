@@ -22,7 +22,11 @@ pub(crate) fn union<'a>(filters: impl IntoIterator<Item = &'a str>) -> Vec<Strin
     filters.dedup();
     filters
         .iter()
-        .filter(|filter| !filters.iter().any(|other| other != *filter && covers(other, filter)))
+        .filter(|filter| {
+            !filters
+                .iter()
+                .any(|other| other != *filter && covers(other, filter))
+        })
         .map(|filter| (*filter).to_owned())
         .collect()
 }
@@ -33,10 +37,23 @@ mod tests {
 
     #[test]
     fn a_wide_filter_covers_a_narrow_one() {
-        for (wide, narrow) in [("a.>", "a.b"), ("a.*", "a.b"), ("a.>", "a.*.c"), ("a.>", "a.>"), (">", "a"), ("a", "a")] {
+        for (wide, narrow) in [
+            ("a.>", "a.b"),
+            ("a.*", "a.b"),
+            ("a.>", "a.*.c"),
+            ("a.>", "a.>"),
+            (">", "a"),
+            ("a", "a"),
+        ] {
             assert!(covers(wide, narrow), "{wide} {narrow}");
         }
-        for (wide, narrow) in [("a.*", "a.>"), ("a.b", "a.*"), ("a.>", "a"), ("a", "a.b"), ("a.b", "a")] {
+        for (wide, narrow) in [
+            ("a.*", "a.>"),
+            ("a.b", "a.*"),
+            ("a.>", "a"),
+            ("a", "a.b"),
+            ("a.b", "a"),
+        ] {
             assert!(!covers(wide, narrow), "{wide} {narrow}");
         }
     }

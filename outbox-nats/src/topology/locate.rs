@@ -8,7 +8,11 @@ use crate::api::Api;
 /// The one stream that carries all of `subjects`.
 ///
 /// The server is asked; where it may not be, the streams that the application configured decide.
-pub(crate) async fn stream_of(api: &Api, specs: &[StreamSpec], subjects: &[String]) -> Result<String, BrokerError> {
+pub(crate) async fn stream_of(
+    api: &Api,
+    specs: &[StreamSpec],
+    subjects: &[String],
+) -> Result<String, BrokerError> {
     let mut found: Option<(String, &String)> = None;
     for subject in subjects {
         let stream = match api.streams_of(subject).await {
@@ -22,15 +26,21 @@ pub(crate) async fn stream_of(api: &Api, specs: &[StreamSpec], subjects: &[Strin
                     )));
                 }
             },
-            Err(error) if error.is_denied() => match specs.iter().find(|spec| spec.carries(subject)) {
-                Some(spec) => spec.name.clone(),
-                None => {
-                    return Err(configuration(format!(
-                        "no configured stream carries subject `{subject}`, and the server may not be asked: {error}"
-                    )));
+            Err(error) if error.is_denied() => {
+                match specs.iter().find(|spec| spec.carries(subject)) {
+                    Some(spec) => spec.name.clone(),
+                    None => {
+                        return Err(configuration(format!(
+                            "no configured stream carries subject `{subject}`, and the server may not be asked: {error}"
+                        )));
+                    }
                 }
-            },
-            Err(error) => return Err(error.while_doing(format_args!("find the stream of subject `{subject}`"))),
+            }
+            Err(error) => {
+                return Err(
+                    error.while_doing(format_args!("find the stream of subject `{subject}`"))
+                );
+            }
         };
         match &found {
             Some((other, first)) if *other != stream => {
@@ -43,13 +53,21 @@ pub(crate) async fn stream_of(api: &Api, specs: &[StreamSpec], subjects: &[Strin
             None => found = Some((stream, subject)),
         }
     }
-    found.map(|(stream, _)| stream).ok_or_else(|| configuration("the consumer has no subjects".to_owned()))
+    found
+        .map(|(stream, _)| stream)
+        .ok_or_else(|| configuration("the consumer has no subjects".to_owned()))
 }
 
 fn nobody(specs: &[StreamSpec], subject: &str) -> BrokerError {
-    let known: Vec<String> =
-        specs.iter().map(|spec| format!("`{}` ({})", spec.name, spec.subjects.join(", "))).collect();
-    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    let known: Vec<String> = specs
+        .iter()
+        .map(|spec| format!("`{}` ({})", spec.name, spec.subjects.join(", ")))
+        .collect();
+    let known = if known.is_empty() {
+        "none".to_owned()
+    } else {
+        known.join(", ")
+    };
     configuration(format!(
         "no stream carries subject `{subject}`; create one, or add it with `JetStream::builder().stream(..)` \
          (configured streams: {known})"
@@ -57,7 +75,11 @@ fn nobody(specs: &[StreamSpec], subject: &str) -> BrokerError {
 }
 
 fn list(streams: &[String]) -> String {
-    streams.iter().map(|stream| format!("`{stream}`")).collect::<Vec<_>>().join(", ")
+    streams
+        .iter()
+        .map(|stream| format!("`{stream}`"))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn configuration(message: String) -> BrokerError {

@@ -37,7 +37,10 @@ pub struct StreamSpec {
 
 impl StreamSpec {
     /// A stream that carries `subjects`, which may have wildcards.
-    pub fn new<S: Into<String>>(name: impl Into<String>, subjects: impl IntoIterator<Item = S>) -> Self {
+    pub fn new<S: Into<String>>(
+        name: impl Into<String>,
+        subjects: impl IntoIterator<Item = S>,
+    ) -> Self {
         Self {
             name: name.into(),
             subjects: subjects.into_iter().map(Into::into).collect(),
@@ -62,7 +65,10 @@ impl StreamSpec {
 
     /// The most messages that it holds; further publishes wait in the outbox.
     pub fn max_messages(self, messages: u64) -> Self {
-        self.set("max_msgs", json!(i64::try_from(messages).unwrap_or(i64::MAX)))
+        self.set(
+            "max_msgs",
+            json!(i64::try_from(messages).unwrap_or(i64::MAX)),
+        )
     }
 
     /// How long the server recognises a message that is published again by its id. Costs about
@@ -99,7 +105,13 @@ impl StreamSpec {
         settings.insert("retention".to_owned(), json!("limits"));
         settings.insert("discard".to_owned(), json!("new"));
         settings.insert("num_replicas".to_owned(), json!(1));
-        for limit in ["max_consumers", "max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size"] {
+        for limit in [
+            "max_consumers",
+            "max_msgs",
+            "max_bytes",
+            "max_msgs_per_subject",
+            "max_msg_size",
+        ] {
             settings.insert(limit.to_owned(), json!(-1));
         }
         settings.extend(self.settings.clone());
@@ -123,7 +135,9 @@ impl StreamSpec {
                 tracing::debug!("stream `{name}` is taken as it is: {error}");
                 return Ok(());
             }
-            Err(error) => return Err(error.while_doing(format_args!("read the settings of stream `{name}`"))),
+            Err(error) => {
+                return Err(error.while_doing(format_args!("read the settings of stream `{name}`")));
+            }
         };
         self.compare(api, topology, theirs).await
     }
@@ -131,7 +145,11 @@ impl StreamSpec {
     async fn create(&self, api: &Api) -> Result<(), BrokerError> {
         match api.create_stream(&self.name, self.for_creation()).await {
             Ok(()) => {
-                tracing::info!("created stream `{}` for {}", self.name, self.subjects.join(", "));
+                tracing::info!(
+                    "created stream `{}` for {}",
+                    self.name,
+                    self.subjects.join(", ")
+                );
                 Ok(())
             }
             // Another process was faster; its settings are compared at the next start.
@@ -145,7 +163,11 @@ impl StreamSpec {
         let mut others = Vec::new();
         for subject in &self.subjects {
             for stream in api.streams_of(subject).await.unwrap_or_default() {
-                let carried = api.stream(&stream).await.map(|info| subjects(&info.config)).unwrap_or_default();
+                let carried = api
+                    .stream(&stream)
+                    .await
+                    .map(|info| subjects(&info.config))
+                    .unwrap_or_default();
                 let text = format!("stream `{stream}` already carries {}", carried.join(", "));
                 if stream != self.name && !others.contains(&text) {
                     others.push(text);
@@ -156,29 +178,53 @@ impl StreamSpec {
             "could not create stream `{}` for {}: {}; use that stream, or choose subjects that do not overlap ({error})",
             self.name,
             self.subjects.join(", "),
-            if others.is_empty() { "another stream carries some of its subjects".to_owned() } else { others.join("; ") },
+            if others.is_empty() {
+                "another stream carries some of its subjects".to_owned()
+            } else {
+                others.join("; ")
+            },
         ))
     }
 
-    async fn compare(&self, api: &Api, topology: Topology, theirs: Settings) -> Result<(), BrokerError> {
+    async fn compare(
+        &self,
+        api: &Api,
+        topology: Topology,
+        theirs: Settings,
+    ) -> Result<(), BrokerError> {
         let name = &self.name;
         let mut ours = self.settings.clone();
         let carried = subjects(&theirs);
-        let missing = self.subjects.iter().any(|subject| !carried.iter().any(|other| covers(other, subject)));
+        let missing = self
+            .subjects
+            .iter()
+            .any(|subject| !carried.iter().any(|other| covers(other, subject)));
         let wanted = match topology {
             Topology::Ensure => union(carried.iter().chain(&self.subjects).map(String::as_str)),
             Topology::Apply | Topology::Verify => self.subjects.clone(),
         };
-        ours.insert("subjects".to_owned(), json!(if missing || topology == Topology::Apply { wanted } else { carried }));
+        ours.insert(
+            "subjects".to_owned(),
+            json!(if missing || topology == Topology::Apply {
+                wanted
+            } else {
+                carried
+            }),
+        );
         let found = differences(&theirs, &ours);
         if found.is_empty() {
             return Ok(());
         }
         let (apply, leave): (Vec<Difference>, Vec<Difference>) = match topology {
             Topology::Apply => (found, Vec::new()),
-            Topology::Ensure => found.into_iter().partition(|difference| difference.field == "subjects"),
+            Topology::Ensure => found
+                .into_iter()
+                .partition(|difference| difference.field == "subjects"),
             Topology::Verify => {
-                return Err(configuration(format!("stream `{name}` differs: {}", diff::list(&found))));
+                return Err(configuration(format!(
+                    "stream `{name}` differs: {}",
+                    diff::list(&found)
+                )));
             }
         };
         if !leave.is_empty() {
@@ -190,29 +236,55 @@ impl StreamSpec {
         if apply.is_empty() {
             return Ok(());
         }
-        tracing::warn!("stream `{name}` differs and is changed: {}", diff::list(&apply));
+        tracing::warn!(
+            "stream `{name}` differs and is changed: {}",
+            diff::list(&apply)
+        );
         let mut settings = theirs;
-        settings.extend(apply.into_iter().map(|difference| (difference.field, difference.ours)));
-        api.update_stream(name, settings).await.map_err(|error| error.while_doing(format_args!("change stream `{name}`")))
+        settings.extend(
+            apply
+                .into_iter()
+                .map(|difference| (difference.field, difference.ours)),
+        );
+        api.update_stream(name, settings)
+            .await
+            .map_err(|error| error.while_doing(format_args!("change stream `{name}`")))
     }
 }
 
 /// The subjects in a stream's settings.
 pub(crate) fn subjects(settings: &Settings) -> Vec<String> {
     let listed = settings.get("subjects").and_then(Value::as_array);
-    listed.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    listed
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Warns of settings by which a stream can lose events that nobody has handled.
 pub(crate) fn warn_of_losses(name: &str, settings: &Settings) -> Result<(), BrokerError> {
-    let text = |field: &str| settings.get(field).and_then(Value::as_str).unwrap_or_default();
-    let number = |field: &str| settings.get(field).and_then(Value::as_i64).unwrap_or_default();
+    let text = |field: &str| {
+        settings
+            .get(field)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    };
+    let number = |field: &str| {
+        settings
+            .get(field)
+            .and_then(Value::as_i64)
+            .unwrap_or_default()
+    };
     if settings.get("no_ack").and_then(Value::as_bool) == Some(true) {
         return Err(configuration(format!(
             "stream `{name}` has `no_ack` set, so it never confirms what is published to it; switch that off"
         )));
     }
-    let limited = ["max_msgs", "max_bytes", "max_msgs_per_subject"].into_iter().find(|field| number(field) > 0);
+    let limited = ["max_msgs", "max_bytes", "max_msgs_per_subject"]
+        .into_iter()
+        .find(|field| number(field) > 0);
     if let (Some(limit), "old") = (limited, text("discard")) {
         tracing::warn!(
             "stream `{name}` drops its oldest messages, handled or not, when `{limit}` is reached; with `discard: new` \
@@ -220,10 +292,14 @@ pub(crate) fn warn_of_losses(name: &str, settings: &Settings) -> Result<(), Brok
         );
     }
     if text("storage") == "memory" {
-        tracing::warn!("stream `{name}` is kept in memory: a restart of the server loses what was confirmed");
+        tracing::warn!(
+            "stream `{name}` is kept in memory: a restart of the server loses what was confirmed"
+        );
     }
     if text("retention") == "interest" {
-        tracing::warn!("stream `{name}` keeps a message only for consumers that exist when it is published");
+        tracing::warn!(
+            "stream `{name}` keeps a message only for consumers that exist when it is published"
+        );
     }
     Ok(())
 }

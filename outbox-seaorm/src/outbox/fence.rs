@@ -2,21 +2,24 @@
 
 use outbox_core::{error::StoreError, store::Lease};
 use sea_orm::{ConnectionTrait, DatabaseTransaction, QueryResult, Statement};
+use tokio::sync::MutexGuard;
 
 use super::lease;
 use crate::{SeaOrm, error::failed, guard};
 
 /// A transaction whose first statement renewed the lease. The lease's row stays locked to its end,
 /// so nobody takes the lease meanwhile.
-pub(super) struct Fence {
+pub(super) struct Fence<'a> {
     tx: DatabaseTransaction,
     operation: &'static str,
+    _writer: Option<MutexGuard<'a, ()>>,
 }
 
-impl Fence {
-    pub(super) async fn begin(store: &SeaOrm, operation: &'static str, lease: &Lease) -> Result<Self, StoreError> {
+impl<'a> Fence<'a> {
+    pub(super) async fn begin(store: &'a SeaOrm, operation: &'static str, lease: &Lease) -> Result<Self, StoreError> {
+        let writer = store.inner.connections.writer().await;
         let tx = guard::begin_plain(store.inner.connections.system()).await?;
-        let fence = Self { tx, operation };
+        let fence = Self { tx, operation, _writer: writer };
         if fence.execute(lease::renewal(store, lease)).await? == 0 {
             fence.rollback().await;
             return Err(lease::lost(operation));

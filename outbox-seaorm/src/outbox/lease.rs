@@ -44,6 +44,7 @@ pub(super) async fn acquire(
                 "INSERT INTO {lease} (target, owner, epoch, leased_until, lease_ms) VALUES (?, ?, 1, {until}, ?)"
             );
             let values = vec![target.into(), owner.into(), duration_micros(length).into(), length_ms.into()];
+            let _writer = store.inner.connections.writer().await;
             match store.inner.connections.system().execute_raw(store.sql(&sql, values)).await {
                 Ok(_) => Ok(Some(1)),
                 Err(error) if is_duplicate(&error) => Ok(None),

@@ -16,10 +16,17 @@ use outbox_core::broker::Publisher;
 const MAX_PAYLOAD: usize = 65_536;
 
 fn letter<H>(delivered: &Delivered<H>) -> DeadLetter {
+    let mut message = delivered.message.clone();
+    message.headers = message
+        .headers
+        .iter()
+        .filter(|(name, _)| *name != "Nats-Msg-Id")
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect();
     DeadLetter {
         consumer: "c".to_owned(),
         origin: delivered.origin.clone(),
-        message: delivered.message.clone(),
+        message,
         reason: DeadReason::OutOfAttempts,
         error: "x".repeat(5_000),
         first_error: Some("first\r\nNats-Rollup: all\r\n\r\n".to_owned()),
@@ -105,7 +112,7 @@ async fn a_letter_of_any_size_is_stored_shown_and_replayed() {
             .await
             .expect("letters");
         let (number, shown) = &letters[0];
-        assert_eq!(shown.message, sent.message);
+        assert!(shown.message == sent.message);
         assert_eq!(shown.origin, sent.origin);
         assert!(
             (1_000..=1_024).contains(&shown.error.len()),
@@ -121,7 +128,7 @@ async fn a_letter_of_any_size_is_stored_shown_and_replayed() {
         assert!(broker.replay(*number).await.expect("replayed"));
         for round in 1..=2 {
             let delivered = pull(&mut replays, SOON).await;
-            assert_eq!(delivered.message, sent.message);
+            assert!(delivered.message == sent.message);
             assert_eq!(delivered.replay, Some(round));
             broker
                 .dead_letter(&letter(&delivered))
@@ -137,7 +144,7 @@ async fn a_letter_of_any_size_is_stored_shown_and_replayed() {
             assert!(broker.replay(letters[0].0).await.expect("replayed"));
         }
         let delivered = pull(&mut replays, SOON).await;
-        assert_eq!(delivered.message, sent.message);
+        assert!(delivered.message == sent.message);
         delivered.handle.ack().await.expect("acknowledged");
         assert_eq!(count_messages(&jetstream, "OUTBOX_DLQ").await, 0, "{size}");
     }
@@ -320,7 +327,7 @@ async fn a_replay_that_was_interrupted_is_finished() {
     ack.await.expect("published").await.expect("stored");
     assert!(broker.replay(number).await.expect("replayed"));
     let delivered = pull(&mut replays, SOON).await;
-    assert_eq!(delivered.message, sent.message);
+    assert!(delivered.message == sent.message);
     delivered.handle.ack().await.expect("acknowledged");
     assert_eq!(count_messages(&jetstream, "OUTBOX_DLQ").await, 0);
     tokio::time::timeout(Duration::from_millis(300), pull(&mut replays, SOON))

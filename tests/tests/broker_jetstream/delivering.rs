@@ -29,7 +29,7 @@ async fn resumes(server: &NatsServer, subscription: &mut JetStreamSubscription, 
     assert_eq!(text(&delivered), what);
     eprintln!("{what}: delivered after {:?}", start.elapsed());
     // The old connection of a handle does not matter.
-    eventually("an acknowledgement", SOON, async || {
+    eventually("an acknowledgement", RECOVERY, async || {
         delivered.handle.ack().await
     })
     .await;
@@ -92,6 +92,8 @@ async fn delivery_resumes_when_a_link_goes_silent() {
             .expect("subscribe");
         idle(&mut subscription).await;
         proxy.drop_direction(direction);
+        // What the server sends now on an old request is lost until the ack wait; so let it expire.
+        tokio::time::sleep(Duration::from_secs(9)).await;
         let watching = async {
             // The link is silent until we have noticed; only then does the network come back.
             eventually("the loss is seen", RECOVERY, async || {
@@ -241,7 +243,9 @@ async fn messages_that_waited_too_long_here_are_dropped() {
     };
     let mut first = broker.subscribe(&spec).await.expect("subscribe");
     let mut second = broker.subscribe(&spec).await.expect("subscribe");
-    idle(&mut first).await;
+    // One request for one message: a second delivery goes to the second.
+    let waiting = tokio::time::timeout(Duration::from_millis(300), first.pull(1)).await;
+    assert!(waiting.is_err());
     publish(&publisher, "shop.a", "a").await;
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     // The second gets it after the ack wait; the first must not bring it up as well.
@@ -298,8 +302,8 @@ async fn an_idle_subscription_stays_exact() {
         .subscribe(&spec("c", &["shop.a"]))
         .await
         .expect("subscribe");
-    // Beyond the life of a request, which is 30 s.
-    let waited = tokio::time::timeout(Duration::from_secs(33), subscription.pull(8)).await;
+    // Beyond the life of two requests, which is 8 s.
+    let waited = tokio::time::timeout(Duration::from_secs(18), subscription.pull(8)).await;
     assert!(waited.is_err(), "{waited:?}");
     let publisher = publisher(&broker).await;
     for number in 0..20 {

@@ -3,6 +3,7 @@
 //! One module for each group of rules; `shop` is the service that they all run.
 
 mod consuming;
+mod dying;
 mod ordering;
 mod publishing;
 mod relaying;

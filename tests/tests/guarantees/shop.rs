@@ -212,14 +212,24 @@ impl Shop {
         number: i64,
         customer: Option<&str>,
     ) -> Uuid {
-        tx.execute_unprepared(&format!("INSERT INTO orders (number) VALUES ({number})"))
+        Self::write_order(&self.bus, tx, number, customer)
             .await
-            .unwrap();
+            .unwrap()
+    }
+
+    pub(crate) async fn write_order(
+        bus: &Bus<SeaOrm>,
+        tx: &DatabaseTransaction,
+        number: i64,
+        customer: Option<&str>,
+    ) -> Result<Uuid, HandlerError> {
+        tx.execute_unprepared(&format!("INSERT INTO orders (number) VALUES ({number})"))
+            .await?;
         let event = OrderPlaced {
             number,
             customer: customer.map(str::to_owned),
         };
-        self.bus.publish(tx, &event).await.unwrap()
+        Ok(bus.publish(tx, &event).await?)
     }
 
     /// Starts a relay alone.

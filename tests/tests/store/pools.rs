@@ -145,16 +145,11 @@ async fn everything_works_beside_a_sqlite_pool_of_one() {
     }
 }
 
-/// Each spelling either works on one database for all connections, or is refused.
+/// The database lives on although all connections of the user's pool are closed when idle.
 #[tokio::test(flavor = "multi_thread")]
 async fn sqlite_in_memory_is_one_database() {
-    for (url, connections) in [
-        ("sqlite::memory:", 1),
-        ("sqlite::memory:", 5),
-        ("sqlite://file:a?mode=memory&cache=shared", 5),
-        ("sqlite://file:b?mode=memory", 1),
-    ] {
-        let mut options = ConnectOptions::new(url);
+    for connections in [1, 5] {
+        let mut options = ConnectOptions::new("sqlite::memory:");
         options
             .max_connections(connections)
             .idle_timeout(Duration::from_millis(300));
@@ -172,16 +167,41 @@ async fn sqlite_in_memory_is_one_database() {
                 store.commit(tx).await.expect("commit");
                 fresh
             });
-            assert_eq!((one.len(), two), (1, vec![true]), "{url}");
+            assert_eq!((one.len(), two), (1, vec![true]));
         }
-        assert_eq!(read_ids(&store).await.len(), 20, "{url}");
-        assert_eq!(
-            number(&user, "SELECT COUNT(*) FROM inbox").await,
-            20,
-            "{url}"
-        );
-        user.execute_unprepared("SELECT 1")
-            .await
-            .expect("the user's pool works");
+        assert_eq!(read_ids(&store).await.len(), 20);
+        assert_eq!(number(&user, "SELECT COUNT(*) FROM inbox").await, 20);
     }
+}
+
+#[tokio::test]
+async fn sqlite_databases_that_no_two_connections_share_are_refused() {
+    let store = migrated(SeaOrm::new(private_memory(1))).await;
+    publish(&store, &[record(None)]).await;
+    let error = SeaOrm::builder(private_memory(2))
+        .build()
+        .expect_err("two databases");
+    assert_eq!(error.kind(), StoreErrorKind::Schema);
+
+    for (url, connections) in [
+        ("sqlite://c?mode=memory&cache=private", 1),
+        ("sqlite://d?mode=memory&cache=shared", 5),
+        ("sqlite://e?mode=memory", 1),
+    ] {
+        let mut options = ConnectOptions::new(url);
+        options.max_connections(connections);
+        let user = sea_orm::Database::connect(options).await.expect("connect");
+        let error = SeaOrm::new(user)
+            .migrate()
+            .await
+            .expect_err("one for each connection");
+        assert_eq!(error.kind(), StoreErrorKind::Schema, "{url}");
+    }
+}
+
+/// A pool whose connections do not name a file.
+fn private_memory(connections: u32) -> sea_orm::DatabaseConnection {
+    let options = sea_orm::sqlx::pool::PoolOptions::new().max_connections(connections);
+    let pool = options.connect_lazy_with(sea_orm::sqlx::sqlite::SqliteConnectOptions::new());
+    sea_orm::SqlxSqliteConnector::from_sqlx_sqlite_pool(pool)
 }
