@@ -155,7 +155,7 @@ fn detail_as_text(letter: &DeadLetterDetail, payload: bool) -> String {
     let mut text = String::new();
     let mut put = |name: &str, value: &str| {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{name:<13}{value}");
+        let _ = writeln!(text, "{name:<14}{value}");
     };
     put("id", &summary.id.to_string());
     put(

@@ -81,7 +81,7 @@ fn as_text(
     let mut text = String::from("outbox\n");
     let mut put = |name: &str, value: String| {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "  {name:<13}{value}");
+        let _ = writeln!(text, "  {name:<14}{value}");
     };
     put("waiting", backlog.waiting.to_string());
     put(

@@ -1,6 +1,6 @@
 //! What a program needs around its work: settings, a database, a log, signals, a last word.
 
-use std::{env, error::Error, fmt, process::ExitCode};
+use std::{env, error::Error, fmt, process::ExitCode, time::Duration};
 
 use outbox_core::error::BoxError;
 use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection, DbBackend};
@@ -24,6 +24,7 @@ pub async fn connect_database() -> Result<DatabaseConnection, BoxError> {
     let url = setting("DATABASE_URL", "postgres://postgres@localhost/shop")?;
     let mut options = ConnectOptions::new(url);
     options.sqlx_logging(false);
+    options.acquire_timeout(Duration::from_secs(5));
     let db = Database::connect(options).await?;
     if db.get_database_backend() == DbBackend::Sqlite {
         // Readers and the one writer do not wait for each other; the file remembers it.
@@ -109,12 +110,17 @@ pub struct Chain<'a>(pub &'a (dyn Error + 'static));
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
+        let mut text = self.0.to_string();
         let mut cause = self.0.source();
         while let Some(error) = cause {
-            write!(f, ": {error}")?;
+            let more = error.to_string();
+            // Some errors repeat their cause in their own text.
+            if !text.contains(&more) {
+                text.push_str(": ");
+                text.push_str(&more);
+            }
             cause = error.source();
         }
-        Ok(())
+        f.write_str(&text)
     }
 }

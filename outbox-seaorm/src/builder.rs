@@ -7,8 +7,9 @@ use sea_orm::{DatabaseConnection, DatabaseConnectionType, DbBackend};
 
 use crate::{
     clock::Clock,
-    connections::{Connections, Sizes, is_scattered},
+    connections::{Connections, Limits, is_scattered},
     dialect,
+    sentinel::Sentinel,
     error::refused,
     store::{Inner, SeaOrm},
     tables::{Names, Tables},
@@ -35,12 +36,12 @@ pub struct SeaOrmBuilder {
     db: DatabaseConnection,
     names: Names,
     clock: Clock,
-    sizes: Sizes,
+    limits: Limits,
 }
 
 impl SeaOrmBuilder {
     pub(crate) fn new(db: DatabaseConnection) -> Self {
-        Self { db, names: Names::default(), clock: Clock::Database, sizes: Sizes::default() }
+        Self { db, names: Names::default(), clock: Clock::Database, limits: Limits::default() }
     }
 
     /// The schema (on MySQL: the database) of the tables. Without it they are where the
@@ -108,19 +109,27 @@ impl SeaOrmBuilder {
     /// How many connections the handlers may use at once: 10 by default. Each running handler
     /// needs one, so give as many as all consumers of this process run at once, and a few.
     pub fn consumer_connections(mut self, connections: u32) -> Self {
-        self.sizes.consumers = connections.max(1);
+        self.limits.consumers = connections.max(1);
         self
     }
 
     /// How many connections the relay, the ledger, probes and pruning may use: 3 by default.
     pub fn system_connections(mut self, connections: u32) -> Self {
-        self.sizes.system = connections.max(1);
+        self.limits.system = connections.max(1);
         self
     }
 
     /// How long to wait for a free connection; by default as long as the user's pool does.
     pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
-        self.sizes.acquire_timeout = Some(timeout);
+        self.limits.acquire_timeout = Some(timeout);
+        self
+    }
+
+    /// How long a statement of the framework's own may take: 30 seconds by default. After that its
+    /// connection counts as dead, and new ones are made. A COMMIT that is not answered in time is
+    /// reported as [`CommitUnknown`](StoreErrorKind::CommitUnknown). SQLite has no such limit.
+    pub fn statement_timeout(mut self, timeout: Duration) -> Self {
+        self.limits.statement_timeout = timeout;
         self
     }
 
@@ -128,7 +137,7 @@ impl SeaOrmBuilder {
     /// can then starve the relay, and on MySQL what a handler does after a deadlock whose error it
     /// swallowed is committed statement by statement.
     pub fn share_connections(mut self) -> Self {
-        self.sizes.shared = true;
+        self.limits.shared = true;
         self
     }
 
@@ -149,8 +158,8 @@ impl SeaOrmBuilder {
                            which all connections share, or a pool of one connection";
             return Err(refused(StoreErrorKind::Schema, BUILD, message));
         }
-        let connections = Connections::new(self.db, self.sizes);
-        Ok(SeaOrm { inner: Arc::new(Inner { dialect, tables, clock: self.clock, connections }) })
+        let connections = Connections::new(self.db, self.limits);
+        Ok(SeaOrm { inner: Arc::new(Inner { dialect, tables, clock: self.clock, connections, sentinel: Sentinel::default() }) })
     }
 }
 
@@ -169,6 +178,6 @@ fn backend(db: &DatabaseConnection) -> Option<DbBackend> {
 
 impl fmt::Debug for SeaOrmBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SeaOrmBuilder").field("names", &self.names).field("sizes", &self.sizes).finish_non_exhaustive()
+        f.debug_struct("SeaOrmBuilder").field("names", &self.names).field("limits", &self.limits).finish_non_exhaustive()
     }
 }

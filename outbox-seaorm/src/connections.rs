@@ -1,7 +1,8 @@
 //! The store's own connections, derived from the user's.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    any::Any,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -13,24 +14,31 @@ use sqlx::postgres::PgConnectOptions;
 #[cfg(feature = "sqlite")]
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, pool::PoolOptions};
-use tokio::sync::MutexGuard;
+use tokio::{sync::MutexGuard, time::Instant};
 
 /// How long a statement waits for SQLite's only writer to end.
 #[cfg(feature = "sqlite")]
 const SQLITE_BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How many connections of its own a store may open.
+/// How many connections of its own a store may open, and how long it waits.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Sizes {
+pub(crate) struct Limits {
     pub(crate) consumers: u32,
     pub(crate) system: u32,
     pub(crate) acquire_timeout: Option<Duration>,
+    pub(crate) statement_timeout: Duration,
     pub(crate) shared: bool,
 }
 
-impl Default for Sizes {
+impl Default for Limits {
     fn default() -> Self {
-        Self { consumers: 10, system: 3, acquire_timeout: None, shared: false }
+        Self {
+            consumers: 10,
+            system: 3,
+            acquire_timeout: None,
+            statement_timeout: Duration::from_secs(30),
+            shared: false,
+        }
     }
 }
 
@@ -38,17 +46,44 @@ impl Default for Sizes {
 /// since a pool needs a runtime.
 pub(crate) struct Connections {
     user: DatabaseConnection,
-    sizes: Sizes,
-    consumers: Mutex<Option<DatabaseConnection>>,
-    system: Mutex<Option<DatabaseConnection>>,
+    limits: Limits,
+    consumers: Mutex<Option<Derived>>,
+    system: Mutex<Option<Derived>>,
     writer: Option<tokio::sync::Mutex<()>>,
+    abandoned: Mutex<Option<Instant>>,
+}
+
+/// A pool and the options of the user's pool that it was derived from.
+struct Derived {
+    pool: DatabaseConnection,
+    from: Arc<dyn Any + Send + Sync>,
 }
 
 impl Connections {
-    pub(crate) fn new(user: DatabaseConnection, mut sizes: Sizes) -> Self {
-        sizes.shared |= is_private_memory(&user);
+    pub(crate) fn new(user: DatabaseConnection, mut limits: Limits) -> Self {
+        limits.shared |= is_private_memory(&user);
         let writer = is_sqlite(&user).then(tokio::sync::Mutex::default);
-        Self { user, sizes, consumers: Mutex::default(), system: Mutex::default(), writer }
+        Self { user, limits, consumers: Mutex::default(), system: Mutex::default(), writer, abandoned: Mutex::default() }
+    }
+
+    /// The connections that the user gave.
+    pub(crate) const fn user(&self) -> &DatabaseConnection {
+        &self.user
+    }
+
+    /// Whether the user's connections serve for all.
+    pub(crate) const fn shared(&self) -> bool {
+        self.limits.shared
+    }
+
+    /// The handlers' connections.
+    pub(crate) fn consumers(&self) -> DatabaseConnection {
+        self.derived(&self.consumers, self.limits.consumers)
+    }
+
+    /// The connections of the relay, the ledger, probes and pruning.
+    pub(crate) fn system(&self) -> DatabaseConnection {
+        self.derived(&self.system, self.limits.system)
     }
 
     /// The right to write on the system's connections. Only SQLite has just one: there, statements
@@ -61,32 +96,52 @@ impl Connections {
         }
     }
 
-    /// The connections that the user gave.
-    pub(crate) const fn user(&self) -> &DatabaseConnection {
-        &self.user
+    /// Waits for `work` as long as a statement may take, and `longer`. On SQLite for ever: it has no
+    /// network to lose an answer in.
+    ///
+    /// `None` if the answer is overdue. The connections may be dead then without the operating
+    /// system knowing, on Linux for a quarter of an hour, so what comes next gets new ones.
+    pub(crate) async fn bounded<T>(&self, longer: Duration, work: impl Future<Output = T>) -> Option<T> {
+        if self.writer.is_some() {
+            return Some(work.await);
+        }
+        let answer = tokio::time::timeout(self.limits.statement_timeout + longer, work).await.ok();
+        if answer.is_none() {
+            self.abandon();
+        }
+        answer
     }
 
-    /// Whether the user's connections serve for all.
-    pub(crate) const fn shared(&self) -> bool {
-        self.sizes.shared
+    /// How long the store waits for a free connection.
+    pub(crate) fn acquire_timeout(&self) -> Duration {
+        self.limits.acquire_timeout.unwrap_or(Duration::from_secs(30))
     }
 
-    /// The handlers' connections.
-    pub(crate) fn consumers(&self) -> DatabaseConnection {
-        self.derived(&self.consumers, self.sizes.consumers)
+    /// Makes new pools for what is to come; what still runs on the old ones keeps them. Not again
+    /// soon: a server that is only slow must not be flooded with connections.
+    pub(crate) fn abandon(&self) {
+        let mut abandoned = self.abandoned.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.writer.is_some() || abandoned.is_some_and(|at| at.elapsed() < self.limits.statement_timeout) {
+            return;
+        }
+        *abandoned = Some(Instant::now());
+        for slot in [&self.consumers, &self.system] {
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
     }
 
-    /// The connections of the relay, the ledger, probes and pruning.
-    pub(crate) fn system(&self) -> DatabaseConnection {
-        self.derived(&self.system, self.sizes.system)
-    }
-
-    fn derived(&self, slot: &Mutex<Option<DatabaseConnection>>, size: u32) -> DatabaseConnection {
-        if self.sizes.shared {
+    fn derived(&self, slot: &Mutex<Option<Derived>>, size: u32) -> DatabaseConnection {
+        if self.limits.shared {
             return self.user.clone();
         }
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        slot.get_or_insert_with(|| derive(&self.user, size, self.sizes.acquire_timeout)).clone()
+        // The user's pool may have got new options meanwhile, such as a rotated password.
+        let from = connect_options(&self.user);
+        if let Some(derived) = slot.as_ref().filter(|derived| Arc::ptr_eq(&derived.from, &from)) {
+            return derived.pool.clone();
+        }
+        let pool = derive(&self.user, size, self.limits.acquire_timeout);
+        slot.insert(Derived { pool, from }).pool.clone()
     }
 }
 
@@ -126,6 +181,19 @@ fn derive(user: &DatabaseConnection, size: u32, timeout: Option<Duration>) -> Da
             sea_orm::SqlxSqliteConnector::from_sqlx_sqlite_pool(options.connect_lazy_with(connect))
         }
         _ => user.clone(),
+    }
+}
+
+/// The options with which the user's pool makes its connections. Replacing them makes another `Arc`.
+fn connect_options(user: &DatabaseConnection) -> Arc<dyn Any + Send + Sync> {
+    match &user.inner {
+        #[cfg(feature = "postgres")]
+        DatabaseConnectionType::SqlxPostgresPoolConnection(_) => user.get_postgres_connection_pool().connect_options(),
+        #[cfg(feature = "mysql")]
+        DatabaseConnectionType::SqlxMySqlPoolConnection(_) => user.get_mysql_connection_pool().connect_options(),
+        #[cfg(feature = "sqlite")]
+        DatabaseConnectionType::SqlxSqlitePoolConnection(_) => user.get_sqlite_connection_pool().connect_options(),
+        _ => Arc::new(()),
     }
 }
 

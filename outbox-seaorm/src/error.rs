@@ -14,11 +14,17 @@ use sea_orm::{ConnAcquireErr, DbErr, RuntimeErr};
 pub struct DatabaseError {
     code: Option<String>,
     message: String,
+    duplicate: bool,
 }
 
 impl DatabaseError {
     pub(crate) fn text(message: impl Into<String>) -> Self {
-        Self { code: None, message: message.into() }
+        Self { code: None, message: message.into(), duplicate: false }
+    }
+
+    /// Whether a unique key refused the row.
+    pub(crate) const fn is_duplicate(&self) -> bool {
+        self.duplicate
     }
 
     /// The database's own code: PostgreSQL's SQLSTATE, MySQL's number, SQLite's extended code.
@@ -66,7 +72,7 @@ impl From<&sqlx::Error> for DatabaseError {
                 } else {
                     error.message().chars().take(300).collect()
                 };
-                Self { code: code.text(), message }
+                Self { code: code.text(), message, duplicate: error.is_unique_violation() }
             }
             sqlx::Error::Io(error) => Self::text(format!("connection: {error}")),
             sqlx::Error::Tls(_) => Self::text("TLS with the database failed"),
@@ -92,6 +98,11 @@ pub(crate) fn failed(operation: &'static str, error: &DbErr) -> StoreError {
 /// An error without a database error behind it.
 pub(crate) fn refused(kind: StoreErrorKind, operation: &'static str, message: impl Into<String>) -> StoreError {
     StoreError::new(kind, operation, DatabaseError::text(message))
+}
+
+/// What the database reported behind `error`.
+pub(crate) fn cause(error: &StoreError) -> Option<&DatabaseError> {
+    error.source().and_then(|cause| cause.downcast_ref())
 }
 
 /// The kind of the first database error among `error` and its sources.

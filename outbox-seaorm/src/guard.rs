@@ -17,16 +17,16 @@
 
 use outbox_core::error::{StoreError, StoreErrorKind};
 use sea_orm::{
-    ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend, DbErr, IsolationLevel, SqliteTransactionMode,
+    ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend, DbErr, IsolationLevel, RuntimeErr, SqliteTransactionMode,
     TransactionOptions, TransactionTrait,
 };
-use tokio::task::JoinHandle;
+use tokio::task::JoinError;
 
 use crate::error::{DatabaseError, code, Code, failed, kind, was_answered};
 
-const BEGIN: &str = "begin a transaction";
-const COMMIT: &str = "commit a transaction";
-const ROLLBACK: &str = "roll a transaction back";
+pub(crate) const BEGIN: &str = "begin a transaction";
+pub(crate) const COMMIT: &str = "commit a transaction";
+pub(crate) const ROLLBACK: &str = "roll a transaction back";
 
 /// Begins an empty transaction in place of the one that was ended, so that SeaORM's count of
 /// transactions still fits, with the savepoints that nested ones may still ask for. Read-only, as
@@ -47,17 +47,26 @@ pub(crate) async fn begin(db: DatabaseConnection, guard: &'static str) -> Result
         tx.execute_unprepared(guard).await?;
         Ok(tx)
     });
-    ended(BEGIN, begun).await
+    joined(begun.await).map_err(|error| failed(BEGIN, &error))
 }
 
 /// A transaction of the framework's own, without a guard as nobody else uses it.
-pub(crate) async fn begin_plain(db: DatabaseConnection) -> Result<DatabaseTransaction, StoreError> {
+pub(crate) async fn begin_plain(db: DatabaseConnection) -> Result<DatabaseTransaction, DbErr> {
     let isolation = match db.get_database_backend() {
         DbBackend::Sqlite => None,
         _ => Some(IsolationLevel::ReadCommitted),
     };
-    let begun = tokio::spawn(async move { db.begin_with_options(options(&db, isolation)).await });
-    ended(BEGIN, begun).await
+    joined(tokio::spawn(async move { db.begin_with_options(options(&db, isolation)).await }).await)
+}
+
+/// Commits a transaction of [`begin_plain`].
+pub(crate) async fn commit_plain(tx: DatabaseTransaction) -> Result<(), DbErr> {
+    joined(tokio::spawn(tx.commit()).await)
+}
+
+/// A task ends early if the runtime goes down, or the driver panicked.
+fn joined<T>(task: Result<Result<T, DbErr>, JoinError>) -> Result<T, DbErr> {
+    task.unwrap_or_else(|error| Err(DbErr::Exec(RuntimeErr::Internal(error.to_string()))))
 }
 
 /// SQLite: a transaction that reads first and then writes fails at once if another one has written
@@ -68,13 +77,6 @@ fn options(db: &DatabaseConnection, isolation_level: Option<IsolationLevel>) -> 
         isolation_level,
         access_mode: None,
         sqlite_transaction_mode: sqlite.then_some(SqliteTransactionMode::Immediate),
-    }
-}
-
-async fn ended<T>(operation: &'static str, task: JoinHandle<Result<T, DbErr>>) -> Result<T, StoreError> {
-    match task.await {
-        Ok(result) => result.map_err(|error| failed(operation, &error)),
-        Err(error) => Err(StoreError::new(StoreErrorKind::Other, operation, error)),
     }
 }
 
@@ -158,7 +160,7 @@ fn lost() -> StoreError {
 }
 
 pub(crate) async fn rollback(tx: DatabaseTransaction) -> Result<(), StoreError> {
-    ended(ROLLBACK, tokio::spawn(end(tx))).await
+    joined(tokio::spawn(end(tx)).await).map_err(|error| failed(ROLLBACK, &error))
 }
 
 /// Ends the transaction whatever nested ones are alive: SeaORM's `rollback()` would only go back to
@@ -173,9 +175,4 @@ async fn end(tx: DatabaseTransaction) -> Result<(), DbErr> {
         }
     }
     tx.rollback().await
-}
-
-/// Commits a transaction of [`begin_plain`].
-pub(crate) async fn commit_plain(tx: DatabaseTransaction, operation: &'static str) -> Result<(), StoreError> {
-    ended(operation, tokio::spawn(tx.commit())).await
 }

@@ -26,7 +26,8 @@ with_a_database! {
     mod migrate;
     mod outbox;
     mod rows;
-    mod store;
+    mod sentinel;
+mod store;
     mod tables;
     mod text;
 

@@ -40,7 +40,7 @@ impl SeaOrm {
         if let Some(prepare) = dialect.prepare() {
             system.execute_unprepared(prepare).await.map_err(|error| failed(MIGRATE, &error))?;
         }
-        let tx = guard::begin_plain(system).await?;
+        let tx = guard::begin_plain(system).await.map_err(|error| failed(MIGRATE, &error))?;
         let migrated = async {
             dialect.lock(&tx, tables).await?;
             let done = self.migrate_with(&tx).await;
@@ -49,7 +49,7 @@ impl SeaOrm {
         };
         match migrated.await {
             Ok(()) => {
-                guard::commit_plain(tx, MIGRATE).await?;
+                guard::commit_plain(tx).await.map_err(|error| failed(MIGRATE, &error))?;
                 self.is_one_database(MIGRATE).await
             }
             Err(error) => {

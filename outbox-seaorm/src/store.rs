@@ -7,7 +7,7 @@ use outbox_core::{
     store::{OpenTx, OutboxRecord, Pool, Store},
 };
 use sea_orm::{
-    ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbErr, ExecResult, QueryResult, Statement, Value,
+    ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend, DbErr, ExecResult, QueryResult, Statement, Value,
 };
 
 use crate::{
@@ -17,6 +17,7 @@ use crate::{
     dialect::{self, Dialect},
     error::{self, failed, refused},
     guard, outbox,
+    sentinel::Sentinel,
     tables::{Table, Tables},
 };
 
@@ -43,6 +44,7 @@ pub(crate) struct Inner {
     pub(crate) tables: Tables,
     pub(crate) clock: Clock,
     pub(crate) connections: Connections,
+    pub(crate) sentinel: Sentinel,
 }
 
 impl SeaOrm {
@@ -98,18 +100,32 @@ impl SeaOrm {
 
     /// Runs a statement by itself on the system's connections.
     pub(crate) async fn execute(&self, operation: &'static str, statement: Statement) -> Result<ExecResult, StoreError> {
-        let db = self.inner.connections.system();
         let _writer = self.inner.connections.writer().await;
-        let result = retried(|| db.execute_raw(statement.clone())).await;
-        result.map_err(|error| failed(operation, &error))
+        let db = self.inner.connections.system();
+        self.bounded(operation, retried(|| db.execute_raw(statement.clone()))).await
     }
 
     /// Asks a question by itself on the system's connections.
     pub(crate) async fn query(&self, operation: &'static str, statement: Statement) -> Result<Vec<QueryResult>, StoreError> {
         let db = self.inner.connections.system();
-        let result = retried(|| db.query_all_raw(statement.clone())).await;
-        result.map_err(|error| failed(operation, &error))
+        self.bounded(operation, retried(|| db.query_all_raw(statement.clone()))).await
     }
+
+    /// Waits for an answer, but not for ever.
+    pub(crate) async fn bounded<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T, DbErr>>,
+    ) -> Result<T, StoreError> {
+        match self.inner.connections.bounded(Duration::ZERO, work).await {
+            Some(result) => result.map_err(|error| failed(operation, &error)),
+            None => Err(overdue(operation)),
+        }
+    }
+}
+
+fn overdue(operation: &'static str) -> StoreError {
+    refused(StoreErrorKind::Unavailable, operation, "no answer within the statement time-out")
 }
 
 /// Runs a statement that is a transaction of its own, again if it fell victim to a deadlock or
@@ -128,6 +144,17 @@ async fn retried<T, F: Future<Output = Result<T, DbErr>>>(mut run: impl FnMut() 
     }
 }
 
+impl SeaOrm {
+    /// A COMMIT that is not answered in time goes on, and nobody knows how it ends.
+    async fn committed(&self, commit: impl Future<Output = Result<(), StoreError>>) -> Result<(), StoreError> {
+        let done = self.inner.connections.bounded(Duration::ZERO, commit).await;
+        done.unwrap_or_else(|| {
+            let message = "no answer within the statement time-out";
+            Err(refused(StoreErrorKind::CommitUnknown, guard::COMMIT, message))
+        })
+    }
+}
+
 impl Store for SeaOrm {
     type Tx = DatabaseTransaction;
 
@@ -141,16 +168,17 @@ impl Store for SeaOrm {
     }
 
     async fn begin(&self, pool: Pool) -> Result<DatabaseTransaction, StoreError> {
-        let own = pool == Pool::Consumer && !self.inner.connections.shared();
-        let db = match pool {
-            Pool::Consumer => self.inner.connections.consumers(),
-            _ => self.inner.connections.user().clone(),
-        };
-        guard::begin(db, self.dialect().guard(own)).await
+        let connections = &self.inner.connections;
+        if pool != Pool::Consumer {
+            return guard::begin(connections.user().clone(), self.dialect().guard(false)).await;
+        }
+        let begun = guard::begin(connections.consumers(), self.dialect().guard(!connections.shared()));
+        let begun = connections.bounded(connections.acquire_timeout(), begun).await;
+        begun.unwrap_or_else(|| Err(overdue(guard::BEGIN)))
     }
 
     async fn commit(&self, tx: DatabaseTransaction) -> Result<(), StoreError> {
-        guard::commit(tx).await
+        self.committed(guard::commit(tx)).await
     }
 
     async fn commit_with(
@@ -160,25 +188,38 @@ impl Store for SeaOrm {
         records: Vec<OutboxRecord>,
     ) -> Result<(), StoreError> {
         let (store, target) = (self.clone(), target.to_owned());
-        guard::commit_after(tx, |tx| async move {
+        self.committed(guard::commit_after(tx, |tx| async move {
             let written = outbox::insert(&store, &tx, &target, &records).await;
             (tx, written)
-        })
+        }))
         .await
     }
 
     async fn rollback(&self, tx: DatabaseTransaction) -> Result<(), StoreError> {
-        guard::rollback(tx).await
+        let done = self.inner.connections.bounded(Duration::ZERO, guard::rollback(tx)).await;
+        done.unwrap_or_else(|| Err(overdue(guard::ROLLBACK)))
     }
 
-    async fn ping(&self) -> Result<(), StoreError> {
+    async fn ping(&self) -> Result<u64, StoreError> {
         const TIMEOUT: Duration = Duration::from_secs(5);
         const OPERATION: &str = "reach the database";
-        let answer = self.query(OPERATION, self.sql("SELECT 1", vec![]));
-        match tokio::time::timeout(TIMEOUT, answer).await {
-            Ok(answer) => answer.map(drop),
-            Err(_) => Err(refused(StoreErrorKind::Unavailable, OPERATION, "no answer within five seconds")),
+        let connections = &self.inner.connections;
+        if connections.shared() || self.dialect().backend() == DbBackend::Sqlite {
+            let answer = self.query(OPERATION, self.sql("SELECT 1", vec![]));
+            return match tokio::time::timeout(TIMEOUT, answer).await {
+                Ok(answer) => answer.map(|_| self.epoch()),
+                Err(_) => Err(refused(StoreErrorKind::Unavailable, OPERATION, "no answer within five seconds")),
+            };
         }
+        let answer = self.inner.sentinel.ask(connections.user(), TIMEOUT).await;
+        answer.map_err(|error| {
+            connections.abandon();
+            failed(OPERATION, &error)
+        })
+    }
+
+    fn epoch(&self) -> u64 {
+        self.inner.sentinel.epoch()
     }
 
     fn classify(&self, error: &(dyn Error + 'static)) -> Option<StoreErrorKind> {

@@ -53,6 +53,23 @@ impl Database {
     }
 }
 
+impl TestDatabase {
+    /// A database on a server of the test's own, which it may break.
+    ///
+    /// # Panics
+    ///
+    /// When the database cannot be reached.
+    pub async fn on(kind: Database, url: String) -> Self {
+        let connection = connect(&url, 10).await.expect("connect to the database");
+        Self {
+            url,
+            connection,
+            kind,
+            _file: None,
+        }
+    }
+}
+
 /// A database that belongs to one test.
 #[derive(Debug)]
 pub struct TestDatabase {

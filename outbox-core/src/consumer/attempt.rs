@@ -199,7 +199,7 @@ async fn decide<S: InboxStore, B: Broker, H: DeliveryHandle>(
         started: Started::default(),
         envelope: envelope.clone(),
     };
-    let began = Instant::now();
+    let (began, epoch) = (Instant::now(), shared.store.epoch());
     let result = call(shared, delivery, service).await;
     drop(permit);
     let attempt = Attempt {
@@ -209,6 +209,7 @@ async fn decide<S: InboxStore, B: Broker, H: DeliveryHandle>(
         ledger,
         opened: again,
         lone: suspect,
+        epoch,
     };
     attempt.conclude(result, began.elapsed()).await
 }
@@ -259,6 +260,8 @@ struct Attempt<'a, S, B, H> {
     ledger: Ledger,
     opened: bool,
     lone: bool,
+    /// The store's epoch when the handler began.
+    epoch: u64,
 }
 
 impl<S: InboxStore, B: Broker, H: DeliveryHandle> Attempt<'_, S, B, H> {
@@ -292,9 +295,9 @@ impl<S: InboxStore, B: Broker, H: DeliveryHandle> Attempt<'_, S, B, H> {
             }
         };
         let text = one_line(&Chain(error.as_ref()).to_string(), ERROR_TEXT);
-        let verdict = verdict::judge(&self.shared.store, &error).await;
+        let verdict = verdict::judge(&self.shared.store, self.epoch, &error).await;
         let result = match verdict {
-            Verdict::Outage => "outage",
+            Verdict::Outage | Verdict::Interrupted => "outage",
             Verdict::Busy => "busy",
             Verdict::Failed(_) | Verdict::NewerVersion => "retry",
             Verdict::Dead(_) => "dead",
@@ -311,8 +314,10 @@ impl<S: InboxStore, B: Broker, H: DeliveryHandle> Attempt<'_, S, B, H> {
         let settings = &self.shared.settings;
         let deliveries = u32::try_from(self.delivered.deliveries).unwrap_or(u32::MAX);
         match verdict {
-            Verdict::Outage => {
-                self.shared.database.down();
+            Verdict::Outage | Verdict::Interrupted => {
+                if verdict == Verdict::Outage {
+                    self.shared.database.down();
+                }
                 // An open start is closed first: otherwise the message would come back as a suspect.
                 if self.opened && self.end(false, None).await.is_none() {
                     return Settlement::Back(Duration::ZERO);

@@ -50,6 +50,10 @@ impl Group {
             pumps: JoinSet::new(),
             tasks: TaskTracker::new(),
         };
+        // The first question opens the connection that tells outages from handlers' own mistakes.
+        if store.ping().await.is_err() {
+            database.down();
+        }
         let alone = Alone::default();
         let mut opened = Vec::new();
         for (built, status) in consumers {

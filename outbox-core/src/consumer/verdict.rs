@@ -17,6 +17,8 @@ use crate::{
 pub(super) enum Verdict {
     /// The database is away: not counted.
     Outage,
+    /// The database was away meanwhile and is back: not counted.
+    Interrupted,
     /// Deadlock, lock time-out, overload: tried again soon, not counted up to a limit.
     Busy,
     /// A counted failure, with the delay that the handler asks for.
@@ -30,8 +32,9 @@ pub(super) enum Verdict {
 /// Judges an error that came out of the outer layers.
 ///
 /// A database error is not an outage by itself: a fresh connection outside the handlers' pool is
-/// asked, whatever the handler said, and only if that fails too the database is away.
-pub(super) async fn judge<S: Store>(store: &S, error: &BoxError) -> Verdict {
+/// asked, whatever the handler said. The database is away if that fails too, or if it has been away
+/// since `epoch`, when the handler began: a connection that the handler did not touch broke as well.
+pub(super) async fn judge<S: Store>(store: &S, epoch: u64, error: &BoxError) -> Verdict {
     let delivery = find::<DeliveryError>(error.as_ref()).map(DeliveryError::kind);
     // What the handler has decided for good needs no question.
     match delivery {
@@ -46,8 +49,10 @@ pub(super) async fn judge<S: Store>(store: &S, error: &BoxError) -> Verdict {
         }
         _ => {}
     }
-    if store.ping().await.is_err() {
-        return Verdict::Outage;
+    match store.ping().await {
+        Ok(now) if now == epoch || epoch == 0 => {}
+        Ok(_) => return Verdict::Interrupted,
+        Err(_) => return Verdict::Outage,
     }
     match delivery {
         Some(DeliveryErrorKind::Handler(HandlerErrorKind::Reject)) => {

@@ -92,12 +92,20 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// The connection broke; the database rolls back by itself then.
     fn rollback(&self, tx: Self::Tx) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Asks the database for a sign of life over a connection outside the handlers' pool.
+    /// Asks the database for a sign of life over a connection outside the handlers' pool. Returns
+    /// the [`epoch`](Self::epoch) afterwards.
     ///
     /// # Errors
     ///
     /// There was none within a few seconds.
-    fn ping(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn ping(&self) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// A number that changes when the database was found to have been away: a connection that no
+    /// handler touches had to be made anew. Zero before the first [`ping`](Self::ping), and always
+    /// where the store has no such connection. Asks nobody.
+    fn epoch(&self) -> u64 {
+        0
+    }
 
     /// What kind of database error `error` (or one of its sources) is; `None` if it is none of
     /// this store's.

@@ -193,27 +193,27 @@ impl JetStreamSubscription {
         Ok(())
     }
 
-    /// Looks the durable up after something strange.
-    async fn look_up(&mut self) -> Result<(), BrokerError> {
+    /// Looks the durable up after something strange; `false` if it does not answer. It is not asked
+    /// for messages until it does: they might be sent to where nobody hears them.
+    async fn look_up(&mut self) -> Result<bool, BrokerError> {
         if !self.doubtful {
-            return Ok(());
+            return Ok(true);
         }
         match self
             .api
             .consumer(&self.durable.stream, &self.durable.name)
             .await
         {
-            Ok(_) => {}
             Err(error) if error.is_missing() => {
                 return Err(self.error(BrokerErrorKind::Other, "is gone"));
             }
-            Err(error) => {
+            Err(error) if !error.is_denied() => {
                 tracing::warn!("{self} cannot be looked up: {error}");
                 self.paused_until = Some(Instant::now() + LONG_PAUSE);
             }
+            Ok(_) | Err(_) => self.doubtful = false,
         }
-        self.doubtful = false;
-        Ok(())
+        Ok(!self.doubtful)
     }
 
     async fn ask(&mut self, demand: usize) -> Result<(), BrokerError> {
@@ -224,7 +224,9 @@ impl JetStreamSubscription {
             return Ok(());
         }
         self.paused_until = None;
-        self.look_up().await?;
+        if !self.look_up().await? {
+            return Ok(());
+        }
         let Some(inbox) = &mut self.inbox else {
             return Ok(());
         };

@@ -5,11 +5,12 @@ use sea_orm::{ConnectionTrait, DatabaseTransaction, QueryResult, Statement};
 use tokio::sync::MutexGuard;
 
 use super::lease;
-use crate::{SeaOrm, error::failed, guard};
+use crate::{SeaOrm, guard};
 
 /// A transaction whose first statement renewed the lease. The lease's row stays locked to its end,
 /// so nobody takes the lease meanwhile.
 pub(super) struct Fence<'a> {
+    store: &'a SeaOrm,
     tx: DatabaseTransaction,
     operation: &'static str,
     _writer: Option<MutexGuard<'a, ()>>,
@@ -18,8 +19,8 @@ pub(super) struct Fence<'a> {
 impl<'a> Fence<'a> {
     pub(super) async fn begin(store: &'a SeaOrm, operation: &'static str, lease: &Lease) -> Result<Self, StoreError> {
         let writer = store.inner.connections.writer().await;
-        let tx = guard::begin_plain(store.inner.connections.system()).await?;
-        let fence = Self { tx, operation, _writer: writer };
+        let tx = store.bounded(operation, guard::begin_plain(store.inner.connections.system())).await?;
+        let fence = Self { store, tx, operation, _writer: writer };
         if fence.execute(lease::renewal(store, lease)).await? == 0 {
             fence.rollback().await;
             return Err(lease::lost(operation));
@@ -28,20 +29,20 @@ impl<'a> Fence<'a> {
     }
 
     pub(super) async fn execute(&self, statement: Statement) -> Result<u64, StoreError> {
-        let done = self.tx.execute_raw(statement).await.map_err(|error| failed(self.operation, &error))?;
+        let done = self.store.bounded(self.operation, self.tx.execute_raw(statement)).await?;
         Ok(done.rows_affected())
     }
 
     pub(super) async fn query(&self, statement: Statement) -> Result<Vec<QueryResult>, StoreError> {
-        self.tx.query_all_raw(statement).await.map_err(|error| failed(self.operation, &error))
+        self.store.bounded(self.operation, self.tx.query_all_raw(statement)).await
     }
 
     pub(super) async fn commit(self) -> Result<(), StoreError> {
-        guard::commit_plain(self.tx, self.operation).await
+        self.store.bounded(self.operation, guard::commit_plain(self.tx)).await
     }
 
     /// The database rolls back by itself if this fails.
     pub(super) async fn rollback(self) {
-        let _ = self.tx.rollback().await;
+        let _ = self.store.bounded(self.operation, self.tx.rollback()).await;
     }
 }

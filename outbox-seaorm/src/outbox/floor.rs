@@ -9,13 +9,9 @@
 //! The horizon counts for all databases of a server: a long transaction elsewhere delays the proof.
 
 use outbox_core::{error::StoreError, store::FloorProbe};
-use sea_orm::{ConnectionTrait, DbBackend};
+use sea_orm::DbBackend;
 
-use crate::{
-    SeaOrm,
-    error::{Code, code, failed},
-    rows::int,
-};
+use crate::{SeaOrm, error::{DatabaseError, cause}, rows::int};
 
 const PROBE: &str = "prove a floor";
 
@@ -35,14 +31,13 @@ pub(super) async fn probe(
         return Ok(Some(FloorProbe { passed, ..last }));
     }
     let sql = "SELECT COALESCE(pg_sequence_last_value(to_regclass(pg_get_serial_sequence(?, 'seq'))), 0)";
-    let system = store.inner.connections.system();
-    let row = match system.query_one_raw(store.sql(sql, vec![table.to_string().into()])).await {
+    let row = match store.query(PROBE, store.sql(sql, vec![table.to_string().into()])).await {
         Ok(row) => row,
         // No right to look at the sequence: the relay works without floors, only slower at times.
-        Err(error) if code(&error) == Some(Code::Postgres("42501".to_owned())) => return Ok(None),
-        Err(error) => return Err(failed(PROBE, &error)),
+        Err(error) if cause(&error).and_then(DatabaseError::code) == Some("42501") => return Ok(None),
+        Err(error) => return Err(error),
     };
-    let Some(candidate) = row.as_ref().and_then(|row| int(row, 0)) else { return Ok(None) };
+    let Some(candidate) = row.first().and_then(|row| int(row, 0)) else { return Ok(None) };
     let row = store.query(PROBE, store.sql("SELECT pg_current_xact_id()::text::bigint", vec![])).await?;
     let Some(marker) = row.first().and_then(|row| int(row, 0)) else { return Ok(None) };
     Ok(Some(FloorProbe { candidate, marker, passed: false }))

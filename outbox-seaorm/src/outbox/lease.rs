@@ -6,13 +6,13 @@ use outbox_core::{
     error::{StoreError, StoreErrorKind},
     store::Lease,
 };
-use sea_orm::{ConnectionTrait, Statement};
+use sea_orm::Statement;
 use uuid::Uuid;
 
 use crate::{
     SeaOrm,
     clock::duration_micros,
-    error::{failed, is_duplicate, refused},
+    error::{DatabaseError, cause, refused},
     rows::int,
 };
 
@@ -44,11 +44,10 @@ pub(super) async fn acquire(
                 "INSERT INTO {lease} (target, owner, epoch, leased_until, lease_ms) VALUES (?, ?, 1, {until}, ?)"
             );
             let values = vec![target.into(), owner.into(), duration_micros(length).into(), length_ms.into()];
-            let _writer = store.inner.connections.writer().await;
-            match store.inner.connections.system().execute_raw(store.sql(&sql, values)).await {
+            match store.execute(ACQUIRE, store.sql(&sql, values)).await {
                 Ok(_) => Ok(Some(1)),
-                Err(error) if is_duplicate(&error) => Ok(None),
-                Err(error) => Err(failed(ACQUIRE, &error)),
+                Err(error) if cause(&error).is_some_and(DatabaseError::is_duplicate) => Ok(None),
+                Err(error) => Err(error),
             }
         }
         Some(Some(1)) => {

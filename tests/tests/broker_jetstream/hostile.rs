@@ -79,6 +79,17 @@ async fn unreadable_headers_stop_nothing() {
         publish_raw(&url, "shop.a", headers, b"bad").await;
         publish(&publisher, "shop.a", "good 2").await;
     }
+    let c = server.nats().connect().await;
+    for n in 1..12 {
+        let r = c
+            .request(
+                "$JS.API.STREAM.MSG.GET.SHOP",
+                format!("{{\"seq\":{n}}}").into(),
+            )
+            .await
+            .unwrap();
+        eprintln!("{}", String::from_utf8_lossy(&r.payload));
+    }
     let (mut good, mut strange) = (0, 0);
     while good < 1 + bad.len() || strange < bad.len() {
         let pulled = tokio::time::timeout(Duration::from_secs(40), subscription.pull(4)).await;

@@ -5,6 +5,7 @@
 mod consuming;
 mod dying;
 mod ordering;
+mod outages;
 mod publishing;
 mod relaying;
 mod shop;

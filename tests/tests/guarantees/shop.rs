@@ -14,7 +14,8 @@ use outbox_nats::{JetStream, StreamSpec};
 use outbox_seaorm::SeaOrm;
 use outbox_tests::{NatsServer, StoredMessage, TestDatabase, eventually, read_stream};
 use sea_orm::{
-    ConnectionTrait, DatabaseConnection, DatabaseTransaction, Statement, TransactionTrait,
+    ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend, DbErr, Statement,
+    TransactionTrait,
 };
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
@@ -47,6 +48,7 @@ pub(crate) enum Act {
     Hang,
     BreakTheTransaction,
     CommitItself,
+    KillTheConnection,
     Take(Duration),
 }
 
@@ -101,6 +103,13 @@ async fn ship(
         Act::Reject => return Err(HandlerError::reject("the carrier never goes there")),
         Act::Panic => panic!("the carrier has lost its head"),
         Act::Hang => std::future::pending::<()>().await,
+        Act::KillTheConnection => {
+            let kill = match tx.get_database_backend() {
+                DbBackend::Postgres => "SELECT pg_terminate_backend(pg_backend_pid())",
+                _ => "KILL CONNECTION_ID()",
+            };
+            tx.execute_unprepared(kill).await?;
+        }
         Act::Take(time) => tokio::time::sleep(time).await,
         _ => {}
     }
@@ -318,6 +327,14 @@ impl Shop {
         .await
     }
 
+    pub(crate) async fn try_effects(&self) -> Result<Vec<i64>, DbErr> {
+        try_numbers(
+            &self.db.connection,
+            "SELECT number FROM effects ORDER BY number",
+        )
+        .await
+    }
+
     pub(crate) async fn await_effects(&self, expected: impl IntoIterator<Item = i64>) {
         let expected: Vec<i64> = expected.into_iter().collect();
         eventually("exactly the expected effects", DEADLINE, async || {
@@ -381,11 +398,12 @@ pub(crate) async fn connect(nats: &NatsServer) -> JetStream {
 
 /// The column `number` of a query.
 pub(crate) async fn numbers(db: &DatabaseConnection, sql: &str) -> Vec<i64> {
+    try_numbers(db, sql).await.unwrap()
+}
+
+async fn try_numbers(db: &DatabaseConnection, sql: &str) -> Result<Vec<i64>, DbErr> {
     let rows = db
         .query_all_raw(Statement::from_string(db.get_database_backend(), sql))
-        .await
-        .unwrap();
-    rows.iter()
-        .map(|row| row.try_get("", "number").unwrap())
-        .collect()
+        .await?;
+    rows.iter().map(|row| row.try_get("", "number")).collect()
 }

@@ -175,6 +175,37 @@ on_every_database! {
         }
     }
 
+    async fn events_are_written_last_and_committed_with_the_rest(db: TestDatabase) {
+        let store = store_and_table(&db).await;
+        let tx = store.begin(Pool::User).await.expect("begin");
+        run(&tx, "INSERT INTO things VALUES (1, 0)").await;
+        let events = vec![record(None), record(None)];
+        store.commit_with(tx, TARGET, events.clone()).await.expect("commit");
+        assert_eq!(things(&db).await, 1);
+        assert_eq!(read_ids(&store).await, [events[0].id, events[1].id]);
+
+        // An event that cannot be written takes the rest along.
+        let tx = store.begin(Pool::User).await.expect("begin");
+        run(&tx, "INSERT INTO things VALUES (2, 0)").await;
+        store.commit_with(tx, "unknown", vec![record(None)]).await.expect_err("no such target");
+        assert_eq!((things(&db).await, read_ids(&store).await.len()), (1, 2));
+
+        // Nor does one survive a transaction that is lost.
+        for sql in ["COMMIT", "ROLLBACK"] {
+            let tx = store.begin(Pool::User).await.expect("begin");
+            tx.execute_unprepared(sql).await.expect(sql);
+            let error = store.commit_with(tx, TARGET, vec![record(None)]).await.expect_err("lost");
+            assert_eq!(error.kind(), StoreErrorKind::TransactionLost);
+        }
+        let tx = store.begin(Pool::Consumer).await.expect("begin");
+        let nested = tx.begin().await.expect("nested");
+        let error = store.commit_with(tx, TARGET, vec![record(None)]).await.expect_err("lost");
+        assert_eq!(error.kind(), StoreErrorKind::TransactionLost);
+        drop(nested);
+        assert_eq!(read_ids(&store).await.len(), 2);
+        poisoned_by_nothing(&store, &db).await;
+    }
+
     async fn a_cancelled_commit_runs_to_its_end(db: TestDatabase) {
         let store = store_and_table(&db).await;
         for id in 0..40 {

@@ -7,7 +7,7 @@ use outbox_core::{
     store::{InboxStore, OutboxStore, Pool, Store},
 };
 use outbox_seaorm::SeaOrm;
-use outbox_tests::{Database, Proxy, SqliteFile, TestDatabase, on_every_database};
+use outbox_tests::{Database, Direction, Proxy, SqliteFile, TestDatabase, on_every_database};
 use sea_orm::{ConnectOptions, ConnectionTrait};
 use uuid::Uuid;
 
@@ -80,6 +80,84 @@ on_every_database! {
         proxy.restore().await;
         outbox_tests::eventually("it is back", Duration::from_secs(10), async || store.ping().await).await;
         store.renew(&lease).await.expect("renew");
+    }
+
+    /// Answers that never come, as behind a network device that forgot the connection.
+    async fn dead_connections_are_given_up(db: TestDatabase) {
+        if db.kind == Database::Sqlite {
+            return;
+        }
+        let proxy = Proxy::start(&db.url).await;
+        let user = sea_orm::Database::connect(proxy.through(&db.url)).await.expect("connect");
+        let store = SeaOrm::builder(user).statement_timeout(Duration::from_secs(1)).acquire_timeout(Duration::from_secs(1));
+        let store = migrated(store.build().expect("a store")).await;
+        let lease = lease(&store).await;
+        let mut open = Vec::new();
+        for _ in 0..3 {
+            open.push(store.begin(Pool::Consumer).await.expect("begin"));
+        }
+        proxy.drop_direction(Direction::Downstream);
+        for error in [
+            store.read(TARGET, &everything()).await.expect_err("no answer"),
+            store.renew(&lease).await.expect_err("no answer"),
+            store.hold(&lease, &[]).await.expect_err("no answer"),
+            store.begin(Pool::Consumer).await.expect_err("no answer"),
+            store.rollback(open.pop().expect("open")).await.expect_err("no answer"),
+            store.ping().await.expect_err("no answer"),
+        ] {
+            assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error:?}");
+        }
+        let error = store.commit(open.pop().expect("open")).await.expect_err("no answer");
+        assert_eq!(error.kind(), StoreErrorKind::CommitUnknown, "{error:?}");
+        proxy.restore().await;
+        outbox_tests::eventually("new connections work", Duration::from_secs(10), async || {
+            store.ping().await?;
+            let tx = store.begin(Pool::Consumer).await?;
+            store.record(&tx, "a", &[Uuid::now_v7()]).await?;
+            store.commit(tx).await
+        })
+        .await;
+    }
+
+    /// A rotated password, or a database that moved.
+    async fn new_options_of_the_users_pool_are_taken_over(db: TestDatabase) {
+        if db.kind != Database::Postgres {
+            return;
+        }
+        let store = store(&db).await;
+        let other = Database::Postgres.fresh().await;
+        let options = other.connection.get_postgres_connection_pool().connect_options();
+        db.connection.get_postgres_connection_pool().set_connect_options((*options).clone());
+        store.check_schema().await.expect_err("the other database is empty");
+        let tx = migrated(store.clone()).await.begin(Pool::Consumer).await.expect("begin");
+        store.record(&tx, "a", &[Uuid::now_v7()]).await.expect("record");
+        store.commit(tx).await.expect("commit");
+        assert_eq!(number(&other.connection, "SELECT COUNT(*) FROM inbox").await, 1);
+    }
+
+    /// Neither passwords nor the values of rows and parameters.
+    async fn texts_hold_no_secrets(db: TestDatabase) {
+        let store = store(&db).await;
+        run(&db.connection, "CREATE TABLE secrets (word VARCHAR(20) PRIMARY KEY)").await;
+        run(&db.connection, "INSERT INTO secrets VALUES ('hunter2')").await;
+        run(&db.connection, "DROP TABLE inbox").await;
+        let strict = if db.kind == Database::Sqlite { "STRICT" } else { "" };
+        run(&db.connection, &format!("CREATE TABLE inbox (message_id INTEGER, consumer INTEGER, processed_at INTEGER) {strict}")).await;
+        let tx = store.begin(Pool::User).await.expect("begin");
+        let error = store.record(&tx, "hunter2", &[Uuid::now_v7()]).await.expect_err("wrong columns");
+        drop(tx);
+        let error = format!("{error:?} {error} {:?}", std::error::Error::source(&error).map(ToString::to_string));
+        let password = db.url.replacen("@", ":hunter2@", 1);
+        let mut options = ConnectOptions::new(if db.kind == Database::Sqlite { db.url.clone() } else { password });
+        options.connect_lazy(true).acquire_timeout(Duration::from_secs(1));
+        let other = sea_orm::Database::connect(options).await.expect("a lazy pool");
+        let builder = SeaOrm::builder(other);
+        let builder_text = format!("{builder:?}");
+        let other = builder.build().expect("a store");
+        let other_error = format!("{:?}", other.ping().await);
+        for text in [error, builder_text, other_error, format!("{other:?}")] {
+            assert!(!text.contains("hunter2"), "{text}");
+        }
     }
 }
 
