@@ -1,9 +1,14 @@
 //! The whole path in one process: orders are placed in transactions, a relay publishes what they
 //! left in the outbox, and a consumer ships them.
 //!
+//! ```text
+//! cargo run --example quickstart
+//! ```
+//!
 //! Needs nothing but Rust: the database is a SQLite file, the broker lives in the process.
 
 #![allow(
+    missing_docs,
     unreachable_pub,
     reason = "a program has no other crate to be reached from"
 )]

@@ -63,7 +63,7 @@ fn arguments() -> std::result::Result<(Database, Vec<OsString>), &'static str> {
     let mut database = Database::Postgres;
     let mut arguments = env::args_os().skip(1).peekable();
     while let Some(option) =
-        arguments.next_if(|argument| argument.as_encoded_bytes()[..].starts_with(b"-"))
+        arguments.next_if(|argument| argument.as_encoded_bytes().starts_with(b"-"))
     {
         database = match option.to_str() {
             Some("--postgres") => Database::Postgres,
@@ -319,7 +319,8 @@ impl Server {
                 break;
             }
             if ready().await {
-                eprintln!("{} is ready", self.name);
+                let process = self.child.id().unwrap_or_default();
+                eprintln!("{} is ready (process {process})", self.name);
                 return Ok(());
             }
             sleep(Duration::from_millis(100)).await;

@@ -164,7 +164,11 @@ fn detail_as_text(letter: &DeadLetterDetail, payload: bool) -> String {
     );
     put("reason", &summary.reason);
     put("error", &summary.error);
-    if let Some(first) = &summary.first_error {
+    if let Some(first) = summary
+        .first_error
+        .as_ref()
+        .filter(|first| **first != summary.error)
+    {
         put("first error", first);
     }
     put("attempts", &summary.attempts.to_string());

@@ -58,11 +58,11 @@ fn as_text(held: &HeldRow) -> String {
     };
     let mut text = format!("outbox:{}  {}, {when}  {what}{key}", held.id, held.reason);
     if let Some(error) = &held.last_error {
-        text.push_str(&format!(
-            "\n    failed {} times, at last: {}",
-            held.attempts,
-            line(error)
-        ));
+        let times = match held.attempts {
+            1 => "once".to_owned(),
+            n => format!("{n} times"),
+        };
+        text.push_str(&format!("\n    failed {times}: {}", line(error)));
     }
     text
 }

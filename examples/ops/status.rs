@@ -2,7 +2,11 @@
 
 use std::fmt::Write as _;
 
-use outbox_core::{broker::Broker, error::BoxError, store::Backlog};
+use outbox_core::{
+    broker::Broker,
+    error::BoxError,
+    store::{Backlog, HeldReason},
+};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -68,7 +72,7 @@ fn as_json(
             "lease_left_seconds": lease.left.map(|left| left.as_secs_f64()),
         })),
         "consumers": consumers,
-        "dead_letters": letters,
+        "consumers_dead_letters": letters,
     })
 }
 
@@ -91,7 +95,7 @@ fn as_text(
     let held: Vec<String> = backlog
         .held
         .iter()
-        .filter(|(_, count)| *count > 0)
+        .filter(|(reason, count)| *count > 0 && *reason != HeldReason::Dead)
         .map(|(reason, count)| format!("{count} {reason}"))
         .collect();
     put(
@@ -120,9 +124,17 @@ fn as_text(
             }
         },
     );
+    let dead = backlog
+        .held
+        .iter()
+        .find(|(reason, _)| *reason == HeldReason::Dead);
     put(
         "dead letters",
-        letters.map_or_else(|| "?".to_owned(), |letters| letters.to_string()),
+        format!(
+            "{} of the relay, {} of the consumers",
+            dead.map_or(0, |(_, count)| *count),
+            letters.map_or_else(|| "?".to_owned(), |letters| letters.to_string())
+        ),
     );
     text.push_str("consumers\n");
     match standings {

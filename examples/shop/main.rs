@@ -34,9 +34,9 @@ const USAGE: &str = "usage: shop [--no-relay]";
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let with_relay = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+    let with_relay = match arguments.as_slice() {
         [] => true,
-        ["--no-relay"] => false,
+        [option] if option == "--no-relay" => false,
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
@@ -92,7 +92,11 @@ async fn run(with_relay: bool) -> Result<(), BoxError> {
     let listener = TcpListener::bind(&address)
         .await
         .map_err(|error| format!("cannot listen on {address}: {error}"))?;
-    eprintln!("the shop is open: http://{}", listener.local_addr()?);
+    eprintln!(
+        "the shop is open: http://{} (process {})",
+        listener.local_addr()?,
+        std::process::id()
+    );
     let serve =
         axum::serve(listener, api).with_graceful_shutdown(shutdown.clone().cancelled_owned());
     // If one of them cannot go on, neither should the other.

@@ -94,6 +94,7 @@ fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
 }
 
 /// The exit code of a program, after its error has been told with all its causes.
+#[must_use]
 pub fn exit_code(result: Result<(), BoxError>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -99,7 +99,10 @@ pub(super) async fn run<S: OutboxStore, B: Broker>(relay: &Relay<S, B>, stop: &C
                 match active(relay, lease, acquired, stop).await {
                     Next::Stop => break,
                     Next::Standby => continue,
-                    Next::StandBack => relay.options.lease,
+                    Next::StandBack => {
+                        stand_back(relay, stop).await;
+                        continue;
+                    }
                 }
             }
             Ok(None) => {
@@ -123,6 +126,27 @@ pub(super) async fn run<S: OutboxStore, B: Broker>(relay: &Relay<S, B>, stop: &C
         .status
         .update(|status| status.state = RelayState::Stopped);
     telemetry::relay_leader(&target, false);
+}
+
+/// Leaves the lease to others for as long as one lasts, or until the broker can be reached again.
+async fn stand_back<S: OutboxStore, B: Broker>(relay: &Relay<S, B>, stop: &CancellationToken) {
+    let reachable = async {
+        match relay.broker.publisher().await {
+            Ok(publisher) => until_connected(&publisher).await,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = sleep(relay.options.lease) => {}
+        () = reachable => {}
+    }
+}
+
+async fn until_connected(publisher: &impl Publisher) {
+    while !publisher.connected() {
+        sleep(Duration::from_millis(20)).await;
+    }
 }
 
 async fn acquire<S: OutboxStore, B: Broker>(
@@ -254,12 +278,7 @@ pub(super) async fn dispatch_batch<S: OutboxStore, B: Broker>(
             return Err(DispatchError::Broker { target, source });
         }
     };
-    let connected = async {
-        while !publisher.connected() {
-            sleep(Duration::from_millis(10)).await;
-        }
-    };
-    let reachable = timeout(relay.options.lease / 2, connected).await.is_ok();
+    let reachable = timeout(relay.options.lease / 2, until_connected(&*publisher)).await.is_ok();
     let mut engine = Engine::new(
         parts(relay, &publisher),
         lease.clone(),

@@ -1,12 +1,18 @@
 //! Health: what a probe, a page or an alert asks.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use crate::{
     consumer::{ConsumerState, ConsumerStatus, DatabaseWatch, SharedConsumerStatus},
     relay::{RelayState, RelayStatus, SharedStatus},
     store::Backlog,
 };
+
+/// An event that has waited longer than this is a problem.
+const LATE: Duration = Duration::from_secs(60);
 
 /// A handle that tells how a runtime is. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -80,6 +86,11 @@ impl Health {
                     "`{lane}` is unavailable and its events wait: {reason}"
                 ));
             }
+        }
+        if let Some(age) = state.backlog.as_ref().and_then(|backlog| backlog.oldest_age)
+            && age > LATE
+        {
+            problems.push(format!("the oldest event has been waiting for {} s", age.as_secs()));
         }
         for consumer in &consumers {
             if let ConsumerState::Failing(error) = &consumer.state {

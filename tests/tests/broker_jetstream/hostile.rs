@@ -72,23 +72,12 @@ async fn unreadable_headers_stop_nothing() {
         b"NATS/1.0\r\nce-id: a\rb\r\n\r\n",
         b"NATS/1.0\r\nce-id: \xff\xfe\r\n\r\n",
         b"NATS/1.0\r\nno colon here\r\n\r\n",
-        b"NATS/1.0OK\r\na: b\r\n\r\n",
+        b"NATS/1.0\r\na b: c\r\n\r\n",
         b"HTTP/1.1 200\r\n\r\n",
     ];
     for headers in bad {
         publish_raw(&url, "shop.a", headers, b"bad").await;
         publish(&publisher, "shop.a", "good 2").await;
-    }
-    let c = server.nats().connect().await;
-    for n in 1..12 {
-        let r = c
-            .request(
-                "$JS.API.STREAM.MSG.GET.SHOP",
-                format!("{{\"seq\":{n}}}").into(),
-            )
-            .await
-            .unwrap();
-        eprintln!("{}", String::from_utf8_lossy(&r.payload));
     }
     let (mut good, mut strange) = (0, 0);
     while good < 1 + bad.len() || strange < bad.len() {
