@@ -114,7 +114,7 @@ pub trait Broker: Clone + Send + Sync + 'static {
 }
 
 /// A message as it travels: subject, headers, bytes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "broker adapters build it")]
 pub struct WireMessage {
     /// The message's id, where it is known: the broker's duplicate detection may use it.
@@ -125,6 +125,18 @@ pub struct WireMessage {
     pub headers: Headers,
     /// The body.
     pub payload: Bytes,
+}
+
+impl fmt::Debug for WireMessage {
+    /// Shows neither header values nor the body: both can be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WireMessage")
+            .field("id", &self.id)
+            .field("subject", &self.subject)
+            .field("headers", &self.headers)
+            .field("payload_len", &self.payload.len())
+            .finish()
+    }
 }
 
 /// The publishing side of a broker.

@@ -1,5 +1,7 @@
 //! A message with everything that travels beside its payload.
 
+use std::fmt;
+
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -9,7 +11,7 @@ use crate::headers::Headers;
 ///
 /// `Envelope<E>` holds a decoded event, `Envelope<Bytes>` the payload's bytes. On the wire it is a
 /// CloudEvent in binary mode; the mapping is the table in [`wire`](crate::wire).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Envelope<T> {
     /// The message's id: UUIDv7 for our own, UUIDv5 of source and id for a foreign id that is no UUID.
@@ -73,6 +75,20 @@ impl<T> Envelope<T> {
             headers,
             payload: f(payload),
         }
+    }
+}
+
+impl<T> fmt::Debug for Envelope<T> {
+    /// Shows neither header values nor the payload: both can be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Envelope")
+            .field("id", &self.id)
+            .field("event_type", &self.event_type)
+            .field("version", &self.version)
+            .field("subject", &self.subject)
+            .field("source", &self.source)
+            .field("headers", &self.headers)
+            .finish_non_exhaustive()
     }
 }
 

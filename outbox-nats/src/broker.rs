@@ -13,7 +13,7 @@ use crate::{
     provision::Provision,
     publisher::JetStreamPublisher,
     subscription::JetStreamSubscription,
-    topology::{Topology, consumer::Durable, locate::stream_of, stream::warn_of_losses},
+    topology::{StreamSpec, consumer::Durable, locate::stream_of},
 };
 
 /// NATS JetStream as the broker of an outbox.
@@ -99,10 +99,13 @@ impl Broker for JetStream {
             ..
         } = &*self.inner;
         let link = Link::open(settings.clone());
-        if let Err(error) = link.first_outcome().await
-            && error.kind == BrokerErrorKind::Configuration
-        {
-            return Err(BrokerError::from(&*error));
+        match link.first_outcome().await {
+            Ok(_) => {}
+            Err(error) if error.kind == BrokerErrorKind::Configuration => {
+                return Err(BrokerError::from(&*error));
+            }
+            // The broker is away; the link goes on trying.
+            Err(_) => {}
         }
         let api = Api::new(link.clone(), domain.as_deref(), *request_timeout);
         Ok(JetStreamPublisher::new(
@@ -116,13 +119,16 @@ impl Broker for JetStream {
     async fn subscribe(&self, spec: &ConsumerSpec) -> Result<Self::Subscription, BrokerError> {
         check_name(&spec.name)?;
         let Inner { api, provision, .. } = &*self.inner;
-        if provision.topology != Topology::Verify {
-            provision.ensure().await?;
-        }
-        let stream = self.stream_of(spec).await?;
-        if let Ok(info) = api.stream(&stream).await {
-            warn_of_losses(&stream, &info.config)?;
-        }
+        provision.ensure_once().await?;
+        let stream = match self.stream_of(spec).await {
+            Err(error) if error.kind() == BrokerErrorKind::Configuration => {
+                // Perhaps the server came back empty.
+                provision.create_missing().await?;
+                self.stream_of(spec).await?
+            }
+            stream => stream?,
+        };
+        provision.warn_of_losses(&stream).await?;
         let durable = Durable {
             stream,
             name: spec.name.clone(),
@@ -198,16 +204,23 @@ impl Broker for JetStream {
         spec: &ConsumerSpec,
     ) -> Result<Option<Duration>, BrokerError> {
         let stream = self.stream_of(spec).await?;
-        let info = self.inner.api.stream(&stream).await;
-        let info = info.map_err(|error| {
-            error.while_doing(format_args!("read the settings of stream `{stream}`"))
-        })?;
-        let age = info
-            .config
-            .get("max_age")
-            .and_then(Value::as_u64)
-            .unwrap_or_default();
-        Ok((age > 0).then(|| Duration::from_nanos(age)))
+        match self.inner.api.stream(&stream).await {
+            Ok(info) => {
+                let age = info.config.get("max_age").and_then(Value::as_u64);
+                Ok(age.filter(|age| *age > 0).map(Duration::from_nanos))
+            }
+            // Without the right to look, what the application says of the stream counts.
+            Err(error) if error.is_denied() => {
+                let streams = &self.inner.provision.streams;
+                Ok(streams
+                    .iter()
+                    .find(|spec| spec.name == stream)
+                    .and_then(StreamSpec::age))
+            }
+            Err(error) => {
+                Err(error.while_doing(format_args!("read the settings of stream `{stream}`")))
+            }
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use async_nats::ConnectOptions;
-use outbox_core::broker::BrokerError;
+use outbox_core::broker::{BrokerError, BrokerErrorKind};
 
 use crate::{
     api::Api,
@@ -272,15 +272,22 @@ impl JetStreamBuilder {
             self.dead_letter_replicas,
             self.topology,
         );
-        match connected {
-            Ok(_) => {
-                check_jetstream(&api).await?;
-                provision.ensure().await?;
+        let ready = match connected {
+            Ok(_) => match check_jetstream(&api).await {
+                Ok(()) => provision.ensure_once().await,
+                Err(error) => Err(error),
+            },
+            Err(error) if self.wait => Err(BrokerError::new(
+                BrokerErrorKind::Unavailable,
+                error.text.clone(),
+            )),
+            Err(error) => Err(BrokerError::from(&*error)),
+        };
+        match ready {
+            Err(error) if self.wait && error.kind() == BrokerErrorKind::Unavailable => {
+                tracing::warn!("{error}; connecting goes on in the background");
             }
-            Err(error) if self.wait => {
-                tracing::warn!("{}; connecting goes on in the background", error.text)
-            }
-            Err(error) => return Err(BrokerError::from(&*error)),
+            ready => ready?,
         }
         Ok(JetStream::new(Inner {
             settings,

@@ -34,11 +34,14 @@ const BUSY: Backoff = Backoff::exponential(Duration::from_millis(50), Duration::
 /// returns ever more rarely.
 const AFTER_OUTAGE: Backoff =
     Backoff::exponential(Duration::from_millis(200), Duration::from_secs(60));
+/// When a suspect cannot run alone because others take long.
+const SUSPECT_RETRY: Backoff =
+    Backoff::exponential(Duration::from_secs(1), Duration::from_secs(30));
 /// When a dead letter could not be stored.
 const DEAD_LETTER_RETRY: Backoff =
     Backoff::exponential(Duration::from_secs(1), Duration::from_secs(60));
 /// Signs of life are sent this long beyond the handler's time-out, then no more.
-const GRACE: Duration = Duration::from_secs(30);
+pub(super) const GRACE: Duration = Duration::from_secs(30);
 /// The longest error text that is kept, in characters.
 const ERROR_TEXT: usize = 1000;
 
@@ -179,6 +182,12 @@ async fn decide<S: InboxStore, B: Broker, H: DeliveryHandle>(
         permit = shared.alone.enter(suspect) => permit,
         () = shared.abandon.cancelled() => return Settlement::Back(Duration::ZERO),
     };
+    let Some(permit) = permit else {
+        tracing::info!(consumer = %settings.name, message_id = %envelope.id, "a suspect message could not run alone soon; it is handed back");
+        return Settlement::Back(
+            SUSPECT_RETRY.delay(u32::try_from(delivered.deliveries).unwrap_or(u32::MAX)),
+        );
+    };
     if again {
         let opened = until_database_works(shared, || {
             shared
@@ -275,6 +284,10 @@ impl<S: InboxStore, B: Broker, H: DeliveryHandle> Attempt<'_, S, B, H> {
                     telemetry::critical_time(consumer, age);
                 }
                 tracing::debug!(%consumer, message_id = %self.envelope.id, event_type, "handled");
+                // With an inbox the ledger was cleared in the handler's own transaction.
+                if self.opened && !self.shared.settings.with_inbox {
+                    self.forget().await;
+                }
                 return Settlement::Ack;
             }
             Some(Ok(true)) => {
@@ -314,17 +327,20 @@ impl<S: InboxStore, B: Broker, H: DeliveryHandle> Attempt<'_, S, B, H> {
         let settings = &self.shared.settings;
         let deliveries = u32::try_from(self.delivered.deliveries).unwrap_or(u32::MAX);
         match verdict {
-            Verdict::Outage | Verdict::Interrupted => {
-                if verdict == Verdict::Outage {
-                    self.shared.database.down();
-                }
+            Verdict::Outage => {
+                self.shared.database.down();
                 // An open start is closed first: otherwise the message would come back as a suspect.
                 if self.opened && self.end(false, None).await.is_none() {
                     return Settlement::Back(Duration::ZERO);
                 }
                 Settlement::Back(AFTER_OUTAGE.delay(deliveries))
             }
-            Verdict::Busy => {
+            Verdict::Busy | Verdict::Interrupted => {
+                let delays = if verdict == Verdict::Busy {
+                    BUSY
+                } else {
+                    AFTER_OUTAGE
+                };
                 let counted = self.ledger.uncounted + 1 >= BUSY_LIMIT;
                 match self.end(counted, Some(text.clone())).await {
                     Some(after) if after.attempts >= settings.max_attempts => Settlement::Dead {
@@ -332,7 +348,7 @@ impl<S: InboxStore, B: Broker, H: DeliveryHandle> Attempt<'_, S, B, H> {
                         error: text,
                         ledger: after,
                     },
-                    Some(after) => Settlement::Back(BUSY.delay(after.uncounted.max(1))),
+                    Some(after) => Settlement::Back(delays.delay(after.uncounted.max(1))),
                     None => Settlement::Back(Duration::ZERO),
                 }
             }
@@ -467,10 +483,13 @@ async fn dead_letter<S: InboxStore, B: Broker, H: DeliveryHandle>(
     // left an inbox row as well, and that is no reason to forget its events.
     if let Some(id) = id
         && reason != DeadReason::TransactionEnded
-        && let Some(true) =
-            until_database_works(shared, || shared.store.is_recorded(consumer, id)).await
     {
-        return delivered.handle.ack().await;
+        match until_database_works(shared, || shared.store.is_recorded(consumer, id)).await {
+            Some(true) => return delivered.handle.ack().await,
+            Some(false) => {}
+            // Stopping while nobody can tell.
+            None => return delivered.handle.nak(Duration::ZERO).await,
+        }
     }
     let letter = DeadLetter {
         consumer: consumer.to_string(),

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::future::join_all;
 use tokio::{
     task::JoinSet,
     time::{Instant, timeout, timeout_at},
@@ -10,7 +11,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     alone::Alone,
-    attempt::Shared,
+    attempt::{self, Shared},
     mount::Built,
     outage::DatabaseWatch,
     pump::{Kind, Pump},
@@ -54,8 +55,13 @@ impl Group {
         if store.ping().await.is_err() {
             database.down();
         }
-        let alone = Alone::default();
-        let mut opened = Vec::new();
+        let longest = consumers
+            .iter()
+            .map(|(built, _)| built.settings.timeout)
+            .max()
+            .unwrap_or_default();
+        let alone = Alone::new(longest + attempt::GRACE);
+        let mut pumps = Vec::new();
         for (built, status) in consumers {
             let shared = Arc::new(Shared {
                 store: store.clone(),
@@ -65,24 +71,26 @@ impl Group {
                 database: database.clone(),
                 abandon: group.abandon.clone(),
             });
-            for kind in [Kind::Messages, Kind::Replays] {
-                let pump = Pump {
-                    shared: Arc::clone(&shared),
-                    service: built.service.clone(),
-                    kind,
-                    tasks: group.tasks.clone(),
-                    status: status.clone(),
-                };
-                let subscription = match pump.open().await {
-                    Ok(subscription) => Some(subscription),
-                    Err(error) if error.kind() == BrokerErrorKind::Unavailable => {
-                        tracing::warn!(consumer = %shared.settings.name, error = %Chain(&error), "the broker cannot be reached; the consumer starts when it can");
-                        None
-                    }
-                    Err(error) => return Err(error),
-                };
-                opened.push((pump, subscription));
-            }
+            pumps.extend([Kind::Messages, Kind::Replays].map(|kind| Pump {
+                shared: Arc::clone(&shared),
+                service: built.service.clone(),
+                kind,
+                tasks: group.tasks.clone(),
+                status: status.clone(),
+            }));
+        }
+        let subscriptions: Vec<_> = pumps.iter().map(Pump::open).collect();
+        let mut opened = Vec::new();
+        for (pump, subscription) in pumps.into_iter().zip(join_all(subscriptions).await) {
+            let subscription = match subscription {
+                Ok(subscription) => Some(subscription),
+                Err(error) if error.kind() == BrokerErrorKind::Unavailable => {
+                    tracing::warn!(consumer = %pump.shared.settings.name, error = %Chain(&error), "the broker cannot be reached; the consumer starts when it can");
+                    None
+                }
+                Err(error) => return Err(error),
+            };
+            opened.push((pump, subscription));
         }
         for (pump, subscription) in opened {
             let stop = group.stop.clone();

@@ -137,7 +137,7 @@ impl<S: Store, St> Consumer<S, St> {
         self
     }
 
-    /// How long the handler may take, layers included.
+    /// How long the handler may take, layers included. At most a week.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.overrides.timeout = Some(timeout);
@@ -148,7 +148,7 @@ impl<S: Store, St> Consumer<S, St> {
     /// 30 s. Handlers may take longer: signs are sent while they run.
     #[must_use]
     pub fn ack_wait(mut self, wait: Duration) -> Self {
-        self.ack_wait = wait.max(Duration::from_secs(1));
+        self.ack_wait = wait.clamp(Duration::from_secs(1), Duration::from_hours(24));
         self
     }
 
@@ -258,6 +258,7 @@ impl<S: InboxStore, St: Clone + Send + Sync + 'static> Consumer<S, St> {
             names.into_keys().collect(),
             self.ack_wait,
             self.newer_version_delay,
+            self.with_inbox,
             self.start,
         );
         let routes = Routes::new(routes, state.clone());

@@ -9,6 +9,9 @@ use crate::{policy::Backoff, store::Store, telemetry::OutageLog};
 
 const RETRY: Backoff = Backoff::exponential(Duration::from_millis(200), Duration::from_secs(5));
 
+/// How often the database is asked while all is well.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
 /// Shared by all consumers of a runtime: while the database is down they stop pulling.
 #[derive(Debug, Clone)]
 pub(crate) struct DatabaseWatch(Arc<watch::Sender<bool>>);
@@ -46,8 +49,12 @@ impl DatabaseWatch {
             tokio::select! {
                 down = watch.wait_for(|works| !*works) => if down.is_err() { return },
                 () = stop.cancelled() => return,
+                // A sign of life now and then: a connection that is cut for being idle must not
+                // look like an outage at the next failure.
+                () = sleep(KEEP_ALIVE) => {}
             }
             while let Err(error) = store.ping().await {
+                self.down();
                 outage.failed("consumers", &error);
                 tokio::select! {
                     () = sleep(RETRY.delay(outage.failures())) => {}

@@ -74,10 +74,7 @@ impl<S: InboxStore, B: Broker> Pump<S, B> {
             };
             let error = match opened {
                 Ok(subscription) => {
-                    if self.kind == Kind::Messages {
-                        self.status
-                            .update(|status| status.state = ConsumerState::Running);
-                    }
+                    self.tell(ConsumerState::Running);
                     match self.pull(subscription, &stop, &mut outage).await {
                         Ok(()) => break,
                         Err(error) => error,
@@ -86,16 +83,22 @@ impl<S: InboxStore, B: Broker> Pump<S, B> {
                 Err(error) => error,
             };
             outage.failed(&name, &error);
-            self.status.update(|status| {
-                status.state = ConsumerState::Failing(telemetry::Chain(&error).to_string())
-            });
+            self.tell(ConsumerState::Failing(telemetry::Chain(&error).to_string()));
             tokio::select! {
                 () = sleep(REOPEN.delay(outage.failures())) => {}
                 () = stop.cancelled() => break,
             }
         }
-        self.status
-            .update(|status| status.state = ConsumerState::Stopped);
+        self.tell(ConsumerState::Stopped);
+    }
+
+    /// Tells what this pump is doing: of the messages as the consumer's state, of replays apart.
+    fn tell(&self, state: ConsumerState) {
+        self.status.update(|status| match (self.kind, state) {
+            (Kind::Messages, state) => status.state = state,
+            (Kind::Replays, ConsumerState::Failing(error)) => status.replay_error = Some(error),
+            (Kind::Replays, _) => status.replay_error = None,
+        });
     }
 
     /// Pulls until `stop` is cancelled or the subscription ends.

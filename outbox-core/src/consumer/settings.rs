@@ -70,6 +70,9 @@ pub enum BuildError {
     },
 }
 
+/// No handler may take longer, so that its time-out can be added to any clock.
+const LONGEST: Duration = Duration::from_hours(24 * 7);
+
 /// A consumer's settings.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -83,6 +86,7 @@ pub(crate) struct Settings {
     pub(crate) timeout: Duration,
     pub(crate) ack_wait: Duration,
     pub(crate) newer_version_delay: Duration,
+    pub(crate) with_inbox: bool,
     start: StartAt,
 }
 
@@ -93,6 +97,7 @@ impl Settings {
         event_types: Vec<&'static str>,
         ack_wait: Duration,
         newer_version_delay: Duration,
+        with_inbox: bool,
         start: StartAt,
     ) -> Self {
         Self {
@@ -103,9 +108,13 @@ impl Settings {
             max_crashes: options.max_crashes.unwrap_or(3).max(1),
             backoff: options.backoff.unwrap_or_default(),
             concurrency: options.concurrency.unwrap_or(16).max(1) as usize,
-            timeout: options.timeout.unwrap_or(Duration::from_secs(60)),
+            timeout: options
+                .timeout
+                .unwrap_or(Duration::from_secs(60))
+                .min(LONGEST),
             ack_wait,
             newer_version_delay,
+            with_inbox,
             start,
         }
     }

@@ -14,6 +14,8 @@ pub struct ConsumerStatus {
     pub state: ConsumerState,
     /// It has stopped pulling because its database is away.
     pub paused: bool,
+    /// Why replayed dead letters cannot be taken; `None` if they can.
+    pub replay_error: Option<String>,
     /// What lies between the stream and it, as of a few seconds ago.
     pub pending: Option<Pending>,
 }
@@ -40,6 +42,7 @@ impl SharedConsumerStatus {
             name: name.to_owned(),
             state: ConsumerState::Stopped,
             paused: false,
+            replay_error: None,
             pending: None,
         })))
     }

@@ -17,7 +17,7 @@ use crate::{
 pub(super) enum Verdict {
     /// The database is away: not counted.
     Outage,
-    /// The database was away meanwhile and is back: not counted.
+    /// The database was away meanwhile and is back: not counted up to a limit.
     Interrupted,
     /// Deadlock, lock time-out, overload: tried again soon, not counted up to a limit.
     Busy,
@@ -49,15 +49,16 @@ pub(super) async fn judge<S: Store>(store: &S, epoch: u64, error: &BoxError) -> 
         }
         _ => {}
     }
-    match store.ping().await {
-        Ok(now) if now == epoch || epoch == 0 => {}
-        Ok(_) => return Verdict::Interrupted,
-        Err(_) => return Verdict::Outage,
+    let Ok(now) = store.ping().await else {
+        return Verdict::Outage;
+    };
+    if delivery == Some(DeliveryErrorKind::Handler(HandlerErrorKind::Reject)) {
+        return Verdict::Dead(DeadReason::Rejected);
+    }
+    if now != epoch && epoch != 0 {
+        return Verdict::Interrupted;
     }
     match delivery {
-        Some(DeliveryErrorKind::Handler(HandlerErrorKind::Reject)) => {
-            Verdict::Dead(DeadReason::Rejected)
-        }
         Some(DeliveryErrorKind::Handler(HandlerErrorKind::RetryAfter(delay))) => {
             Verdict::Failed(Some(delay))
         }

@@ -72,7 +72,7 @@ pub struct DeadLetterSummary {
 }
 
 /// A dead letter with its headers and body.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeadLetterDetail {
     /// What a listing shows.
@@ -81,6 +81,16 @@ pub struct DeadLetterDetail {
     pub headers: Headers,
     /// The body. Showing it is the caller's decision: it may hold personal data.
     pub payload: Bytes,
+}
+
+impl fmt::Debug for DeadLetterDetail {
+    /// Shows neither header values nor the body: both can be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeadLetterDetail")
+            .field("summary", &self.summary)
+            .field("headers", &self.headers)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<S: OutboxStore, B: Broker> DeadLetters<S, B> {

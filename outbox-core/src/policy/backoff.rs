@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// No delay is longer, so that it can be added to any clock.
+const LONGEST: Duration = Duration::from_hours(24 * 365);
+
 /// How long to wait before attempt `n + 1` after `n` failures.
 ///
 /// Each delay is jittered: uniformly between half of the computed delay and the whole of it, so
@@ -53,6 +56,7 @@ impl Backoff {
             .checked_mul(factor)
             .unwrap_or(self.max)
             .min(self.max)
+            .min(LONGEST)
     }
 
     /// The delay after `failures` failures with jitter applied.

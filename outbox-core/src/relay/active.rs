@@ -12,7 +12,7 @@ use super::{
     status::RelayState,
 };
 use crate::{
-    broker::{Broker, BrokerError, Publisher},
+    broker::{Broker, BrokerError, BrokerErrorKind, Publisher},
     error::StoreError,
     policy::Backoff,
     store::{Lease, OutboxStore},
@@ -79,40 +79,54 @@ pub enum DispatchError {
 
 /// How an active time ended.
 enum Next {
-    Stop,
+    /// Asked to stop; whether the lease was given up.
+    Stop(bool),
     Standby,
     StandBack,
 }
 
-pub(super) async fn run<S: OutboxStore, B: Broker>(relay: &Relay<S, B>, stop: &CancellationToken) {
+/// Returns whether no lease is left that has to run out.
+pub(super) async fn run<S: OutboxStore, B: Broker>(
+    relay: &Relay<S, B>,
+    stop: &CancellationToken,
+) -> bool {
     let target = relay.bus.target_name().to_owned();
     let mut outage = OutageLog::new("taking the relay's lease");
+    let mut released = true;
     while !stop.is_cancelled() {
-        relay.status.update(|status| {
-            status.state = RelayState::Standby;
-            status.broker_connected = false;
-        });
         telemetry::relay_leader(&target, false);
         let wait = match acquire(relay).await {
-            Ok(Some((lease, acquired))) => {
+            Ok(taken) => {
                 outage.worked(&target);
-                match active(relay, lease, acquired, stop).await {
-                    Next::Stop => break,
-                    Next::Standby => continue,
-                    Next::StandBack => {
-                        stand_back(relay, stop).await;
-                        continue;
+                relay.status.update(|status| {
+                    status.state = RelayState::Standby;
+                    status.broker_connected = false;
+                    status.store_error = None;
+                    status.unavailable.clear();
+                });
+                match taken {
+                    None => {
+                        relay.status.update(|status| status.problem = None);
+                        relay.options.standby_poll
                     }
+                    Some((lease, _)) => match active(relay, lease, stop).await {
+                        Next::Stop(gone) => {
+                            released = gone;
+                            break;
+                        }
+                        Next::Standby => continue,
+                        Next::StandBack => {
+                            stand_back(relay, stop).await;
+                            continue;
+                        }
+                    },
                 }
-            }
-            Ok(None) => {
-                outage.worked(&target);
-                relay.options.standby_poll
             }
             Err(error) => {
                 outage.failed(&target, &error);
                 relay.status.update(|status| {
-                    status.store_error = Some(telemetry::Chain(&error).to_string())
+                    status.state = RelayState::Standby;
+                    status.store_error = Some(telemetry::Chain(&error).to_string());
                 });
                 RETRY.delay(outage.failures())
             }
@@ -126,6 +140,7 @@ pub(super) async fn run<S: OutboxStore, B: Broker>(relay: &Relay<S, B>, stop: &C
         .status
         .update(|status| status.state = RelayState::Stopped);
     telemetry::relay_leader(&target, false);
+    released
 }
 
 /// Leaves the lease to others for as long as one lasts, or until the broker can be reached again.
@@ -170,74 +185,129 @@ async fn acquire<S: OutboxStore, B: Broker>(
     }))
 }
 
+/// Opens a publisher within half a lease.
+async fn open<S: OutboxStore, B: Broker>(relay: &Relay<S, B>) -> Result<B::Publisher, BrokerError> {
+    let late = || {
+        BrokerError::new(
+            BrokerErrorKind::Unavailable,
+            "no connection to the broker within half a lease",
+        )
+    };
+    timeout(relay.options.lease / 2, relay.broker.publisher())
+        .await
+        .unwrap_or_else(|_| Err(late()))
+}
+
 /// Works while the lease lasts.
 async fn active<S: OutboxStore, B: Broker>(
     relay: &Relay<S, B>,
     lease: Lease,
-    mut acquired: Instant,
     stop: &CancellationToken,
 ) -> Next {
-    let publisher = match relay.broker.publisher().await {
+    let store = relay.bus.store();
+    let opened = tokio::select! {
+        opened = open(relay) => opened,
+        () = stop.cancelled() => return Next::Stop(release(store, &lease).await),
+    };
+    let publisher = match opened {
         Ok(publisher) => Arc::new(publisher),
         Err(error) => {
             tracing::error!(target_name = %lease.target, error = %telemetry::Chain(&error), "the relay cannot open a publisher");
-            release(relay.bus.store(), &lease).await;
+            let text = format!(
+                "the relay cannot open a publisher: {}",
+                telemetry::Chain(&error)
+            );
+            relay.status.update(|status| status.problem = Some(text));
+            release(store, &lease).await;
             return Next::StandBack;
         }
+    };
+    // Opening may have taken long: from here on the lease counts anew.
+    let Some(mut acquired) = renew(store, &lease).await else {
+        return Next::Standby;
     };
     relay.status.update(|status| {
         status.state = RelayState::Active;
         status.broker_connected = publisher.connected();
-        status.unavailable.clear();
+        status.problem = None;
     });
     telemetry::relay_leader(&lease.target, true);
     tracing::info!(target_name = %lease.target, epoch = lease.epoch, "the relay is active");
-    loop {
-        let mut engine = Engine::new(parts(relay, &publisher), lease.clone(), acquired, Mode::Run);
+    let mut publisher = Some(publisher);
+    let mut rebuilds = 0_u32;
+    while let Some(shared) = publisher.clone() {
+        let began = Instant::now();
+        let mut engine = Engine::new(parts(relay, shared), lease.clone(), acquired, Mode::Run);
         let end = engine.run(stop).await;
-        let settled = timeout(LAST_STATEMENTS, engine.settle_rest()).await.is_ok();
-        drop(engine);
+        let unsettled = engine.into_unsettled();
+        if matches!(end, End::LeaseLost | End::BrokerAway) {
+            // Before anything else: what it still has queued must not outlive the lease.
+            publisher = None;
+        }
+        let settled = timeout(LAST_STATEMENTS, unsettled.settle()).await.is_ok();
         tracing::debug!(target_name = %lease.target, ?end, settled, "the relay's engine ended");
         match end {
             End::Stopped => {
-                release(relay.bus.store(), &lease).await;
-                tracing::info!(target_name = %lease.target, "the relay has stopped and given its lease up");
-                return Next::Stop;
+                let released = release(store, &lease).await;
+                tracing::info!(target_name = %lease.target, released, "the relay has stopped");
+                return Next::Stop(released);
             }
             End::LeaseLost => {
                 tracing::warn!(target_name = %lease.target, epoch = lease.epoch, "the relay has lost its lease and stands by");
-                return Next::Standby;
+                return if stop.is_cancelled() {
+                    Next::Stop(false)
+                } else {
+                    Next::Standby
+                };
             }
             End::BrokerAway => {
                 tracing::warn!(target_name = %lease.target, "the relay cannot reach its broker and lets another host try");
-                release(relay.bus.store(), &lease).await;
+                let text =
+                    "the relay cannot reach its broker; events wait in the outbox".to_owned();
+                relay.status.update(|status| status.problem = Some(text));
+                release(store, &lease).await;
                 return Next::StandBack;
             }
-            End::Rebuild if stop.is_cancelled() => {
-                release(relay.bus.store(), &lease).await;
-                return Next::Stop;
-            }
             End::Rebuild => {
-                let before = Instant::now();
-                match relay.bus.store().renew(&lease).await {
-                    Ok(()) => acquired = before,
-                    Err(error) => {
-                        tracing::warn!(target_name = %lease.target, error = %telemetry::Chain(&error), "the relay could not renew its lease and stands by");
-                        return Next::Standby;
-                    }
+                // A statement that fails again and again must not become a loop of publishing.
+                rebuilds = if began.elapsed() > relay.options.lease {
+                    1
+                } else {
+                    rebuilds.saturating_add(1)
+                };
+                tokio::select! {
+                    () = sleep(RETRY.delay(rebuilds)) => {}
+                    () = stop.cancelled() => return Next::Stop(release(store, &lease).await),
+                }
+                match renew(store, &lease).await {
+                    Some(at) => acquired = at,
+                    None => return Next::Standby,
                 }
             }
+        }
+    }
+    Next::Standby
+}
+
+/// Renews the lease. Returns from when it counts, or `None` if it is not certainly ours.
+async fn renew<S: OutboxStore>(store: &S, lease: &Lease) -> Option<Instant> {
+    let before = Instant::now();
+    match store.renew(lease).await {
+        Ok(()) => Some(before),
+        Err(error) => {
+            tracing::warn!(target_name = %lease.target, error = %telemetry::Chain(&error), "the relay could not renew its lease and stands by");
+            None
         }
     }
 }
 
 fn parts<S: OutboxStore, B: Broker>(
     relay: &Relay<S, B>,
-    publisher: &Arc<B::Publisher>,
+    publisher: Arc<B::Publisher>,
 ) -> Parts<S, B::Publisher> {
     Parts {
         store: relay.bus.store().clone(),
-        publisher: Arc::clone(publisher),
+        publisher,
         signal: Arc::clone(relay.bus.signal()),
         options: relay.options.clone(),
         source_name: relay.bus.prepare().source().to_owned(),
@@ -245,14 +315,17 @@ fn parts<S: OutboxStore, B: Broker>(
     }
 }
 
-async fn release<S: OutboxStore>(store: &S, lease: &Lease) {
+/// Gives the lease up; whether that is certain.
+async fn release<S: OutboxStore>(store: &S, lease: &Lease) -> bool {
     match timeout(LAST_STATEMENTS, store.release(lease)).await {
-        Ok(Ok(())) => {}
+        Ok(Ok(())) => true,
         Ok(Err(error)) => {
             tracing::warn!(target_name = %lease.target, error = %telemetry::Chain(&error), "the relay's lease could not be given up and has to run out");
+            false
         }
         Err(_) => {
-            tracing::warn!(target_name = %lease.target, "the relay's lease could not be given up in time and has to run out")
+            tracing::warn!(target_name = %lease.target, "the relay's lease could not be given up in time and has to run out");
+            false
         }
     }
 }
@@ -271,27 +344,25 @@ pub(super) async fn dispatch_batch<S: OutboxStore, B: Broker>(
     else {
         return Err(DispatchError::NotActive { target });
     };
-    let publisher = match relay.broker.publisher().await {
+    let publisher = match open(relay).await {
         Ok(publisher) => Arc::new(publisher),
         Err(source) => {
             release(relay.bus.store(), &lease).await;
             return Err(DispatchError::Broker { target, source });
         }
     };
-    let reachable = timeout(relay.options.lease / 2, until_connected(&*publisher)).await.is_ok();
-    let mut engine = Engine::new(
-        parts(relay, &publisher),
-        lease.clone(),
-        acquired,
-        Mode::Once,
-    );
+    let reachable = timeout(relay.options.lease / 2, until_connected(&*publisher))
+        .await
+        .is_ok();
+    let acquired = renew(relay.bus.store(), &lease).await.unwrap_or(acquired);
+    let mut engine = Engine::new(parts(relay, publisher), lease.clone(), acquired, Mode::Once);
     let end = if reachable {
         engine.run(&CancellationToken::new()).await
     } else {
         End::BrokerAway
     };
-    engine.settle_rest().await;
     let tally = engine.tally();
+    engine.into_unsettled().settle().await;
     release(relay.bus.store(), &lease).await;
     match end {
         End::Stopped => Ok(Dispatched {

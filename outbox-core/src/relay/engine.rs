@@ -143,6 +143,8 @@ pub(super) struct Engine<S: OutboxStore, P: Publisher> {
     scan_at: Instant,
     /// Waiting rows may exist: scan for them too.
     scan_waiting: bool,
+    /// The scan under way began before something that it has to see.
+    scan_again: bool,
     repair_at: Instant,
     floor_at: Instant,
     first_unsettled: Option<Instant>,
@@ -178,6 +180,7 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
             scans: 0,
             scan_at: now,
             scan_waiting: true,
+            scan_again: false,
             repair_at: now,
             floor_at: now,
             first_unsettled: None,
@@ -248,36 +251,22 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
         self.hands.tally
     }
 
-    /// Deletes what was acknowledged and not yet deleted, whatever ended the engine: it saves
-    /// duplicates and is never wrong.
-    pub(super) async fn settle_rest(&mut self) {
-        while let Some(done) = self.tasks.join_next().await {
-            match done {
-                Ok(Done::Settled(rows, Err(_))) => self.hands.return_acked(rows),
-                Ok(Done::SettledHeld(rows, Err(_))) => self.hands.return_acked_held(rows),
-                _ => {}
-            }
-        }
-        let rows = self.hands.take_acked();
-        if !rows.is_empty()
-            && let Err(error) = self.source.settle(&rows).await
-        {
-            tracing::debug!(rows = rows.len(), error = %telemetry::Chain(&error), "acknowledged rows stay and will be sent again");
-        }
-        let held: Vec<_> = self
-            .hands
-            .take_acked_held()
-            .iter()
-            .map(|row| (row.id, row.message_id))
-            .collect();
-        if !held.is_empty()
-            && let Err(error) = self
-                .parts
-                .store
-                .settle_held(&self.lease.target, &held)
-                .await
-        {
-            tracing::debug!(rows = held.len(), error = %telemetry::Chain(&error), "acknowledged rows stay and will be sent again");
+    /// Drops the publisher and everything in flight, and keeps what is acknowledged and not deleted.
+    pub(super) fn into_unsettled(self) -> Unsettled<S> {
+        let Self {
+            parts,
+            source,
+            lease,
+            hands,
+            tasks,
+            ..
+        } = self;
+        Unsettled {
+            store: parts.store,
+            source,
+            target: lease.target,
+            hands,
+            tasks,
         }
     }
 
@@ -322,7 +311,7 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
     /// reach it, gets its turn.
     fn broker_away(&mut self, now: Instant) -> bool {
         match self.broker_down_since {
-            Some(since) if self.parts.publisher.connected() => {
+            Some(since) if self.parts.publisher.connected() && now - since >= BROKER_POLL => {
                 self.broker_down_since = None;
                 self.broker_outage.worked(&self.lease.target);
                 self.parts
@@ -426,19 +415,17 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
         if tally.failed > self.reported.failed {
             telemetry::publish_failed(&self.lease.target, tally.failed - self.reported.failed);
         }
-        if published > 0 || tally.failed > self.reported.failed {
-            let unavailable = self
-                .hands
-                .lanes
-                .iter()
-                .filter_map(|(_, lane)| {
-                    Some((lane.name.to_string(), lane.pause.as_ref()?.reason.clone()))
-                })
-                .collect();
-            self.parts
-                .status
-                .update(|status| status.unavailable = unavailable);
-        }
+        let unavailable: Vec<_> = self
+            .hands
+            .lanes
+            .iter()
+            .filter_map(|(_, lane)| {
+                Some((lane.name.to_string(), lane.pause.as_ref()?.reason.clone()))
+            })
+            .collect();
+        self.parts
+            .status
+            .update(|status| status.unavailable = unavailable);
         self.reported = tally;
     }
 
@@ -596,7 +583,9 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
         if let Some(due) = self.hands.take_next_due() {
             self.scan_at = self.scan_at.min(due);
         }
-        if self.hands.take_reopened() && self.scan_waiting {
+        if self.hands.take_reopened() {
+            self.scan_waiting = true;
+            self.scan_again |= self.busy.scan;
             self.scan_at = now;
         }
         if self.busy.scan || now < self.scan_at || (self.mode == Mode::Once && self.scans > 0) {
@@ -615,12 +604,12 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
             exclude_ids: self.hands.held_in_hand(),
             limit: self.held_rows(),
             max_bytes: self.parts.options.batch_bytes,
+            exclude_subjects: self.hands.lanes.paused_subjects(),
             ..HeldFilter::default()
         };
         let waiting = self.scan_waiting.then(|| HeldFilter {
             reasons: vec![HeldReason::Waiting],
             due: false,
-            exclude_subjects: self.hands.lanes.paused_subjects(),
             ..due.clone()
         });
         self.tasks.spawn(scan(store, lease, due, waiting));
@@ -692,11 +681,8 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
                 self.busy.read = false;
                 if let Some(rows) = self.store_result(rows, now)? {
                     let full = rows.len() >= self.parts.options.batch as usize;
-                    let complete_to = if full {
-                        rows.last().map_or(0, |row| row.seq)
-                    } else {
-                        i64::MAX
-                    };
+                    // Fewer rows than asked for can also mean that the byte limit cut the read.
+                    let complete_to = rows.last().map_or(i64::MAX, |row| row.seq);
                     self.floor.read(proves, complete_to);
                     self.parts
                         .status
@@ -722,9 +708,13 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
             Done::Moved(moves, result) => {
                 self.busy.fenced = false;
                 self.fenced(result, now)?;
-                self.scan_waiting |= moves
+                if moves
                     .iter()
-                    .any(|one| one.hold.reason == HeldReason::Waiting);
+                    .any(|one| one.hold.reason == HeldReason::Waiting)
+                {
+                    self.scan_waiting = true;
+                    self.scan_again |= self.busy.scan;
+                }
                 self.hands.moved(&moves);
             }
             Done::Changed(changes, result) => {
@@ -757,6 +747,11 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
                         || !self.hands.lanes.paused_subjects().is_empty();
                     self.hands.admit_held(rows);
                 }
+                // What it was told to leave out may be what has come back meanwhile.
+                if std::mem::take(&mut self.scan_again) {
+                    self.scan_waiting = true;
+                    self.scan_at = now;
+                }
                 if let Some(due) = next_due {
                     self.scan_at = self.scan_at.min(now + due.max(Duration::from_millis(5)));
                 }
@@ -768,6 +763,7 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
             Done::Probed(lane, result) => {
                 self.busy.probes.retain(|busy| *busy != lane);
                 self.hands.probed(lane, result, now);
+                self.report();
             }
             Done::Floor(result) => {
                 self.busy.floor = false;
@@ -818,6 +814,50 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
     /// The value of a fenced transaction; any error leaves its outcome unknown.
     fn fenced<T>(&mut self, result: Result<T, StoreError>, now: Instant) -> Result<T, End> {
         self.store_result(result, now)?.ok_or(End::Rebuild)
+    }
+}
+
+/// What an engine leaves: acknowledged rows that are not deleted yet.
+pub(super) struct Unsettled<S: OutboxStore> {
+    store: S,
+    source: TableSource<S>,
+    target: String,
+    hands: Hands,
+    tasks: JoinSet<Done>,
+}
+
+impl<S: OutboxStore> Unsettled<S> {
+    /// Deletes them, whatever ended the engine: it saves duplicates and is never wrong.
+    pub(super) async fn settle(mut self) {
+        while let Some(done) = self.tasks.join_next().await {
+            match done {
+                Ok(Done::Settled(rows, Err(_))) => self.hands.return_acked(rows),
+                Ok(Done::SettledHeld(rows, Err(_))) => self.hands.return_acked_held(rows),
+                _ => {}
+            }
+        }
+        let rows = self.hands.take_acked();
+        let held: Vec<_> = self
+            .hands
+            .take_acked_held()
+            .iter()
+            .map(|row| (row.id, row.message_id))
+            .collect();
+        let settled = async {
+            if !rows.is_empty() {
+                self.source.settle(&rows).await?;
+            }
+            if !held.is_empty() {
+                self.store.settle_held(&self.target, &held).await?;
+            }
+            Ok::<_, StoreError>(())
+        };
+        if let Err(error) = settled.await {
+            tracing::debug!(
+                rows = rows.len() + held.len(), error = %telemetry::Chain(&error),
+                "acknowledged rows stay and will be sent again"
+            );
+        }
     }
 }
 

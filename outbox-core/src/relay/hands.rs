@@ -37,6 +37,8 @@ use crate::{
 const KEY_QUEUE: usize = 64;
 /// Rows of a paused lane that stay in memory to try it with, at most.
 const LANE_KEEP: usize = 64;
+/// Held rows of a paused lane that stay in memory to try it with.
+const HELD_KEEP: usize = 8;
 /// The share of the hands that rows of paused lanes may keep when the hands are full.
 const PAUSED_SHARE: usize = 4;
 /// Keys whose held rows are taken up at the same time.
@@ -92,6 +94,8 @@ pub(super) struct DrainRead {
     pub(super) exclude_ids: Vec<i64>,
     /// Moves of the key that were unsettled when the read was asked for.
     pub(super) moves: usize,
+    /// Moves of the key that had begun.
+    pub(super) begun: u64,
 }
 
 /// What became of the rows so far.
@@ -323,6 +327,7 @@ impl Hands {
                 key: Arc::clone(name),
                 exclude_ids: held.unsettled.clone(),
                 moves: held.moves,
+                begun: held.begun,
             });
         }
     }
@@ -348,7 +353,7 @@ impl Hands {
         if rows.is_empty() {
             if held.moves > 0 {
                 held.drain = Drain::Wanted; // read again when the moves are settled
-            } else if read.moves > 0 {
+            } else if read.moves > 0 || read.begun != held.begun {
                 held.drain = Drain::Wanted;
                 self.read_if_wanted(name);
             } else {
@@ -457,6 +462,7 @@ impl Hands {
             && let Some(held) = self.keys.get_mut(name).and_then(|key| key.held.as_mut())
         {
             held.moves += 1;
+            held.begun += 1;
             held.heads += usize::from(reason != HeldReason::Parked);
         }
         let hold = HoldMove {
@@ -485,6 +491,10 @@ impl Hands {
                 continue;
             };
             let lane = self.lanes.get_mut(row.lane);
+            if lane.pause.is_some() && lane.queue.len() >= HELD_KEEP && row.place != Place::Outbox {
+                self.shed(token);
+                continue;
+            }
             if lane.pause.is_some() || lane.alone || !lane.suspects.is_empty() {
                 lane.queue.push_back(token);
                 continue;
@@ -650,7 +660,13 @@ impl Hands {
             }
             FailureKind::TimedOut if overtaken => {
                 self.back(token);
-                self.lanes.get_mut(lane).suspects.push_back(token);
+                let lane = self.lanes.get_mut(lane);
+                let waits = if lane.pause.is_some() {
+                    &mut lane.queue
+                } else {
+                    &mut lane.suspects
+                };
+                waits.push_back(token);
                 false
             }
             FailureKind::TimedOut => {
@@ -717,6 +733,10 @@ impl Hands {
 
     /// A row cannot be sent at all, whatever the broker does.
     pub(super) fn unsendable(&mut self, token: Token, error: String, now: Instant) {
+        if let Some(row) = self.rows.get(token) {
+            self.lanes.get_mut(row.lane).in_flight += 1;
+            self.landed(token);
+        }
         self.count_failure(token, error, true, now);
     }
 
@@ -773,7 +793,16 @@ impl Hands {
         let suspects = mem::take(&mut self.lanes.get_mut(lane).suspects);
         let queue = &mut self.lanes.get_mut(lane).queue;
         queue.extend(suspects);
-        queue.push_back(token);
+        let held = self
+            .rows
+            .get(token)
+            .is_some_and(|row| row.place != Place::Outbox);
+        if held && queue.len() >= HELD_KEEP {
+            // It is in the table: nothing has to remember it here.
+            self.shed(token);
+        } else {
+            queue.push_back(token);
+        }
     }
 
     /// A failure that concerns this row.
@@ -875,22 +904,22 @@ impl Hands {
             let queue = &mut self.lanes.get_mut(id).queue;
             let shed = queue.split_off(keep);
             // The followers of the rows that stay need no room meanwhile.
-            let kept: Vec<Arc<str>> = queue
-                .iter()
-                .filter_map(|token| self.rows.get(*token)?.key.clone())
-                .collect();
-            for name in kept {
-                if let Some(key) = self.keys.get_mut(&name)
-                    && !key.queue.is_empty()
-                {
-                    key.held.get_or_insert_with(HeldKey::default);
-                    self.park_queue(&name);
-                }
-            }
-            for token in shed {
+            // Of one key, the held table always has the lowest rows: a head goes before its followers.
+            let (stay, followed): (VecDeque<Token>, VecDeque<Token>) =
+                mem::take(queue).into_iter().partition(|token| {
+                    !self.rows.get(*token).is_some_and(|row| {
+                        row.key.as_ref().is_some_and(|name| {
+                            self.keys.get(name).is_some_and(|key| !key.queue.is_empty())
+                        })
+                    })
+                });
+            let keep = stay.len();
+            self.lanes.get_mut(id).queue = stay;
+            for token in followed.into_iter().chain(shed) {
                 self.shed(token);
             }
             if keep == 0 {
+                self.reopened = true;
                 // Nothing is left to try the lane with: its waiting rows are read again as if it
                 // worked, and pause it again if it does not.
                 self.lanes.get_mut(id).pause = None;

@@ -20,6 +20,8 @@ pub(super) struct Key {
 pub(super) struct HeldKey {
     /// Moves to the held table that are not settled.
     pub(super) moves: usize,
+    /// Moves begun so far: a read that is older than one of them says nothing about its row.
+    pub(super) begun: u64,
     /// Moves and changes of its head that are not settled: reading now could miss the head.
     pub(super) heads: usize,
     /// Held rows that are acknowledged and not yet deleted.
@@ -54,6 +56,10 @@ impl Drain {
 pub(super) struct Keys(HashMap<Arc<str>, Key>);
 
 impl Keys {
+    pub(super) fn get(&self, name: &str) -> Option<&Key> {
+        self.0.get(name)
+    }
+
     pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut Key> {
         self.0.get_mut(name)
     }

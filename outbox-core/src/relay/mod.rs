@@ -15,6 +15,8 @@ mod lanes;
 mod options;
 mod poll;
 #[cfg(test)]
+mod scenes;
+#[cfg(test)]
 mod simulation;
 mod slab;
 mod source;
@@ -94,6 +96,11 @@ impl<S: OutboxStore, B: Broker> Relay<S, B> {
     /// Dropping the future loses nothing; the lease then has to run out before another relay starts.
     pub async fn run(&self, stop: CancellationToken) {
         active::run(self, &stop).await;
+    }
+
+    /// As [`run`](Self::run); returns whether no lease is left that has to run out.
+    pub(crate) async fn run_until(&self, stop: CancellationToken) -> bool {
+        active::run(self, &stop).await
     }
 
     /// Reads one batch with the held rows that are due, publishes it, awaits all answers, settles,

@@ -59,9 +59,10 @@ impl Default for RelayOptions {
 }
 
 impl RelayOptions {
-    /// How long a relay that died keeps others waiting. Default 10 s; at least 1 s.
+    /// How long a relay that died keeps others waiting. Default 10 s; from 1 s
+    /// to a day.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease.max(Duration::from_secs(1));
+        self.lease = lease.clamp(Duration::from_secs(1), Duration::from_hours(24));
         self
     }
 
@@ -89,9 +90,9 @@ impl RelayOptions {
         self
     }
 
-    /// How often an idle relay looks for rows that nothing woke it for. Default 1 s.
+    /// How often an idle relay looks for rows that nothing woke it for. Default 1 s; at most a minute.
     pub fn idle_poll(mut self, interval: Duration) -> Self {
-        self.idle_poll = interval.max(Duration::from_millis(1));
+        self.idle_poll = interval.clamp(Duration::from_millis(1), Duration::from_secs(60));
         self
     }
 

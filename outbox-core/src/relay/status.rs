@@ -19,6 +19,8 @@ pub struct RelayStatus {
     pub last_published: Option<Instant>,
     /// Streams (or subjects, where the stream is not known) that are unavailable, with the reason.
     pub unavailable: Vec<(String, String)>,
+    /// Why it cannot work although nobody else does; `None` if nothing is wrong.
+    pub problem: Option<String>,
     /// The latest database error, while it lasts.
     pub store_error: Option<String>,
 }
@@ -47,6 +49,7 @@ impl Default for SharedStatus {
             last_read: None,
             last_published: None,
             unavailable: Vec::new(),
+            problem: None,
             store_error: None,
         })))
     }

@@ -76,7 +76,9 @@ impl Health {
                 database = false;
                 problems.push(format!("the relay's database: {error}"));
             }
-            if relay.state == RelayState::Active && !relay.broker_connected {
+            if let Some(problem) = &relay.problem {
+                problems.push(problem.clone());
+            } else if relay.state == RelayState::Active && !relay.broker_connected {
                 problems.push(
                     "the relay's broker cannot be reached; events wait in the outbox".to_owned(),
                 );
@@ -87,14 +89,25 @@ impl Health {
                 ));
             }
         }
-        if let Some(age) = state.backlog.as_ref().and_then(|backlog| backlog.oldest_age)
+        if let Some(age) = state
+            .backlog
+            .as_ref()
+            .and_then(|backlog| backlog.oldest_age)
             && age > LATE
         {
-            problems.push(format!("the oldest event has been waiting for {} s", age.as_secs()));
+            problems.push(format!(
+                "the oldest event has been waiting for {} s",
+                age.as_secs()
+            ));
         }
         for consumer in &consumers {
             if let ConsumerState::Failing(error) = &consumer.state {
                 problems.push(format!("consumer `{}`: {error}", consumer.name));
+            }
+        }
+        for consumer in &consumers {
+            if let Some(error) = &consumer.replay_error {
+                problems.push(format!("replays of consumer `{}`: {error}", consumer.name));
             }
         }
         let live = state.running;

@@ -114,9 +114,10 @@ impl<S: Store, B: Broker, St: Clone + Send + Sync + 'static> Runtime<S, B, St> {
         self
     }
 
-    /// How long a stop may take. Default 25 s: less than the 30 s that Kubernetes grants.
+    /// How long a stop may take. Default 25 s: less than the 30 s that Kubernetes grants; at
+    /// most an hour.
     pub fn stop_timeout(mut self, timeout: Duration) -> Self {
-        self.stop_timeout = timeout;
+        self.stop_timeout = timeout.min(Duration::from_hours(1));
         self
     }
 
@@ -170,22 +171,22 @@ impl<S: OutboxStore + InboxStore, B: Broker, St: Clone + Send + Sync + 'static> 
             }
             built.push((build(&self.bus)?, status));
         }
+        // Waiting for a database or broker that is away is living, too.
+        self.health.running(true);
         let store = self.bus.store();
-        if !wait_for_schema(store, &shutdown).await? {
-            return Ok(Stopped {
-                abandoned: 0,
-                relay_released: true,
-            });
+        match wait_for_schema(store, &shutdown).await {
+            Ok(true) => {}
+            Ok(false) => {
+                return Ok(Stopped {
+                    abandoned: 0,
+                    relay_released: true,
+                });
+            }
+            Err(error) => {
+                self.health.running(false);
+                return Err(error.into());
+            }
         }
-        let specs: Vec<_> = built
-            .iter()
-            .map(|(built, _)| built.settings.spec())
-            .collect();
-        let group = Group::start(store, &self.broker, built, self.health.database()).await?;
-        for spec in &specs {
-            upkeep::check_retention(&self.broker, spec, self.inbox_retention).await;
-        }
-
         let relay_stop = CancellationToken::new();
         let _stop_relay_when_dropped = relay_stop.clone().drop_guard();
         let mut background = JoinSet::new();
@@ -194,36 +195,65 @@ impl<S: OutboxStore + InboxStore, B: Broker, St: Clone + Send + Sync + 'static> 
             let relay = Relay::new(self.bus.clone(), self.broker.clone()).options(options);
             self.health.set_relay(relay.shared_status().clone());
             let stop = relay_stop.clone();
-            relays.spawn(async move { relay.run(stop).await });
+            relays.spawn(async move { relay.run_until(stop).await });
         }
+        let specs: Vec<_> = built
+            .iter()
+            .map(|(built, _)| built.settings.spec())
+            .collect();
+        let starting = Group::start(store, &self.broker, built, self.health.database());
+        let group = tokio::select! {
+            group = starting => match group {
+                Ok(group) => Some(group),
+                Err(error) => {
+                    self.health.running(false);
+                    relay_stop.cancel();
+                    while relays.join_next().await.is_some() {}
+                    return Err(error.into());
+                }
+            },
+            () = shutdown.cancelled() => None,
+        };
+        background.spawn(upkeep::check_retention(
+            self.broker.clone(),
+            specs,
+            self.inbox_retention,
+        ));
         background.spawn(upkeep::observe(
             self.bus.clone(),
             self.broker.clone(),
             self.health.clone(),
         ));
         background.spawn(upkeep::prune(store.clone(), self.inbox_retention));
-        self.health.running(true);
 
         tokio::select! {
             () = shutdown.cancelled() => {}
-            // Neither ends by itself; a panic in them is a defect that must not go unseen.
+            // It never ends by itself; a panic in it is a defect that must not go unseen.
             Some(ended) = relays.join_next(), if !relays.is_empty() => {
                 tracing::error!(panicked = ended.is_err(), "the relay ended by itself; stopping the runtime");
             }
         }
         self.health.running(false);
         let began = Instant::now();
-        let abandoned = group.stop(began + self.stop_timeout * 4 / 5).await;
+        let abandoned = match group {
+            Some(group) => group.stop(began + self.stop_timeout * 4 / 5).await,
+            None => 0,
+        };
         background.shutdown().await;
         // Only now, so that what the last handlers published goes out as well.
         relay_stop.cancel();
-        let relays_done = async { while relays.join_next().await.is_some() {} };
+        let relays_done = async {
+            let mut released = true;
+            while let Some(ended) = relays.join_next().await {
+                released &= ended.unwrap_or(false);
+            }
+            released
+        };
         let relay_released = tokio::time::timeout_at(began + self.stop_timeout, relays_done)
             .await
-            .is_ok();
+            .unwrap_or(false);
         if !relay_released {
-            tracing::warn!("the relay did not stop in time; its lease has to run out");
-            relays.shutdown().await;
+            tracing::warn!("the relay did not give its lease up in time; it has to run out");
         }
         tracing::info!(abandoned, relay_released, took = ?began.elapsed(), "the runtime has stopped");
         Ok(Stopped {

@@ -62,31 +62,34 @@ pub(super) async fn prune<S: InboxStore>(store: S, retention: Duration) {
     }
 }
 
-/// Warns if the inbox forgets a message before its stream does.
+/// Warns of each consumer whose inbox forgets a message before its stream does.
 pub(super) async fn check_retention<B: Broker>(
-    broker: &B,
-    spec: &ConsumerSpec,
+    broker: B,
+    specs: Vec<ConsumerSpec>,
     retention: Duration,
 ) {
-    match timeout(OBSERVE_EVERY, broker.redelivery_horizon(spec)).await {
-        Ok(Ok(Some(horizon))) if horizon > retention => tracing::warn!(
-            consumer = spec.name,
-            ?retention,
-            ?horizon,
-            "the stream can redeliver messages that the inbox has forgotten; set `inbox_retention` above the stream's max age"
-        ),
-        Ok(Ok(None)) => tracing::info!(
-            consumer = spec.name,
-            ?retention,
-            "the stream keeps messages without an age limit; a durable that is created anew would redeliver what the inbox has forgotten"
-        ),
-        Ok(Ok(Some(_))) => {}
-        Ok(Err(error)) => {
-            tracing::debug!(consumer = spec.name, error = %Chain(&error), "the stream's age limit is not known")
+    for spec in specs {
+        let consumer = &spec.name;
+        match timeout(OBSERVE_EVERY, broker.redelivery_horizon(&spec)).await {
+            Ok(Ok(Some(horizon))) if horizon > retention => tracing::warn!(
+                consumer,
+                ?retention,
+                ?horizon,
+                "the stream can redeliver messages that the inbox has forgotten; set `inbox_retention` above the stream's max age"
+            ),
+            Ok(Ok(Some(_))) => {}
+            Ok(Ok(None)) => tracing::info!(
+                consumer,
+                ?retention,
+                "the stream keeps messages without an age limit; a durable that is created anew would redeliver what the inbox has forgotten"
+            ),
+            Ok(Err(error)) => {
+                tracing::debug!(consumer, error = %Chain(&error), "the stream's age limit is not known")
+            }
+            Err(_) => tracing::debug!(
+                consumer,
+                "the stream's age limit could not be asked for in time"
+            ),
         }
-        Err(_) => tracing::debug!(
-            consumer = spec.name,
-            "the stream's age limit could not be asked for in time"
-        ),
     }
 }

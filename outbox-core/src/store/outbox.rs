@@ -1,6 +1,6 @@
 //! The relay's side of a store: the lease, reading, and settling.
 
-use std::{future::Future, time::Duration};
+use std::{fmt, future::Future, time::Duration};
 
 use bytes::Bytes;
 use time::OffsetDateTime;
@@ -13,7 +13,7 @@ use super::{
 use crate::error::StoreError;
 
 /// An event on its way into the outbox: the columns that the publisher fills.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OutboxRecord {
     /// The message's id.
@@ -56,7 +56,7 @@ impl OutboxRecord {
 }
 
 /// A row of the outbox, as the relay reads it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "store adapters build it")]
 pub struct OutboxRow {
     /// The database's sequence number: the relay's order.
@@ -77,6 +77,32 @@ pub struct OutboxRow {
     pub payload: Bytes,
     /// When the row was written, by the database's clock.
     pub occurred_at: OffsetDateTime,
+}
+
+impl fmt::Debug for OutboxRecord {
+    /// Shows neither headers nor the payload: both can be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutboxRecord")
+            .field("id", &self.id)
+            .field("event_type", &self.event_type)
+            .field("version", &self.version)
+            .field("payload_len", &self.payload.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for OutboxRow {
+    /// Shows neither headers nor the payload: both can be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutboxRow")
+            .field("seq", &self.seq)
+            .field("id", &self.id)
+            .field("event_type", &self.event_type)
+            .field("version", &self.version)
+            .field("subject", &self.subject)
+            .field("payload_len", &self.payload.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl OutboxRow {

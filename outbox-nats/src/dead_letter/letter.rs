@@ -30,6 +30,8 @@ pub(super) const BODY: &str = "outbox-body";
 
 /// The longest error text, in bytes.
 const MAX_ERROR: usize = 1024;
+/// No server takes a longer subject by default.
+const MAX_SUBJECT: usize = 4096;
 
 /// The original's headers, without those that mean something to NATS or to us.
 pub(super) fn originals(headers: &Headers) -> Headers {
@@ -47,7 +49,7 @@ pub(super) fn identity(place: &Place, message: &WireMessage) -> Headers {
     headers.append(STREAM, place.stream.clone());
     headers.append(SEQUENCE, place.sequence.to_string());
     headers.append(STORED_AT, time(place.stored_at));
-    headers.append(SUBJECT, one_line(&message.subject, MAX_ERROR));
+    headers.append(SUBJECT, one_line(&message.subject, MAX_SUBJECT));
     if let Some(id) = message.id {
         headers.append(MESSAGE_ID, id.to_string());
     }

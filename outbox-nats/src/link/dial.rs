@@ -103,6 +103,7 @@ impl Dialer {
             .options()
             .await?
             .max_reconnects(addresses.len())
+            .reconnect_delay_callback(|_| Duration::ZERO)
             .event_callback(move |event| {
                 let _ = sender.send(event);
                 std::future::ready(())

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_nats::{Client, HeaderMap, PublishError, PublishErrorKind, Subject};
@@ -14,6 +14,8 @@ use super::calls::{CallError, Calls, Reply, Ticket};
 
 /// At most so many refused subjects are remembered.
 const MAX_REFUSED: usize = 256;
+/// Rights may be given later, so a refusal is believed for a while only.
+const BELIEVED: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(crate) struct Life {
@@ -21,7 +23,22 @@ pub(crate) struct Life {
     pub(super) calls: Arc<Calls>,
     /// What reply subjects begin with, dot included.
     pub(super) inbox: String,
-    refused: Mutex<HashMap<String, Arc<str>>>,
+    refused: Mutex<HashMap<String, Refused>>,
+}
+
+/// A subject that the server refused.
+#[derive(Debug)]
+struct Refused {
+    text: Arc<str>,
+    at: Instant,
+    /// A refused subscription stays refused for as long as the connection lives.
+    lasting: bool,
+}
+
+impl Refused {
+    fn holds(&self) -> bool {
+        self.lasting || self.at.elapsed() < BELIEVED
+    }
 }
 
 impl Life {
@@ -105,13 +122,11 @@ impl Life {
         }
     }
 
-    /// Why the server refused a subject on this connection, if it did.
+    /// Why the server refused a subject on this connection, if it did lately.
     pub(crate) fn refused(&self, subject: &str) -> Option<Arc<str>> {
-        self.refused
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(subject)
-            .cloned()
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = refused.get(subject).filter(|refused| refused.holds())?;
+        Some(refused.text.clone())
     }
 
     /// Takes note that the server refused a subject; whether that is news.
@@ -123,13 +138,17 @@ impl Life {
             self.calls.deny(subject, text);
         }
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        let news = !refused.contains_key(subject);
-        if news {
-            if refused.len() >= MAX_REFUSED {
-                refused.clear();
-            }
-            refused.insert(subject.to_owned(), text.clone());
+        let news = !refused.get(subject).is_some_and(Refused::holds);
+        if news && refused.len() >= MAX_REFUSED {
+            refused.clear();
         }
+        let lasting = text.contains("for Subscription");
+        let refusal = Refused {
+            text: text.clone(),
+            at: Instant::now(),
+            lasting,
+        };
+        refused.insert(subject.to_owned(), refusal);
         news
     }
 }

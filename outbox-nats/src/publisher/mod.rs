@@ -206,6 +206,10 @@ impl Names {
             return known.clone();
         }
         let new: Arc<str> = Arc::from(name);
+        // There are few streams; whoever answers with ever new names shall not fill the memory.
+        if names.len() >= 64 {
+            names.clear();
+        }
         names.push(new.clone());
         new
     }

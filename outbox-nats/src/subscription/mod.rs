@@ -10,14 +10,16 @@
 //! | the server falls silent about a request (a lost leader) | after two missed heartbeats the durable is looked up and asked again |
 //! | no responders | the durable is looked up: if it is there, a pause and another request |
 //! | the durable or its stream is gone | [`pull`](Subscription::pull) returns an error; subscribing again creates it, unless the topology is only verified |
-//! | messages waited unread here for most of the ack wait | they are dropped: others have them by now |
+//! | messages waited unread here for half of the ack wait | they are dropped: others have them by now |
 //! | a stored message has headers that end our connection | see the source of `unreadable` |
 
+mod deliver;
 mod demand;
 mod handle;
 mod inbox;
 mod reply;
 mod status;
+mod steps;
 mod unreadable;
 
 use std::{
@@ -27,15 +29,12 @@ use std::{
 };
 
 use async_nats::{Message, Subject};
-use outbox_core::broker::{
-    BrokerError, BrokerErrorKind, Delivered, Origin, Pending, Subscription, WireMessage,
-};
+use outbox_core::broker::{BrokerError, Delivered, Pending, Subscription};
 use serde_json::Value;
 
 pub use self::handle::JetStreamDelivery;
 use self::{
-    inbox::{Arrival, Inbox, Timing},
-    status::Status,
+    inbox::{Inbox, Timing},
     unreadable::Losses,
 };
 pub(crate) use self::{reply::Delivery, unreadable::RAW_HEADERS};
@@ -43,14 +42,11 @@ use crate::{
     api::{Api, ConsumerInfo},
     dead_letter::DeadLetters,
     topology::consumer::Durable,
-    wire,
 };
 
 /// Short, since a request that outlives its silent network swallows a message until the ack wait.
 const EXPIRES: Duration = Duration::from_secs(8);
 const HEARTBEAT: Duration = Duration::from_secs(3);
-const SHORT_PAUSE: Duration = Duration::from_millis(250);
-const LONG_PAUSE: Duration = Duration::from_secs(1);
 
 /// The deliveries of one durable.
 ///
@@ -118,193 +114,6 @@ impl JetStreamSubscription {
             doubtful: false,
         }
     }
-
-    /// Puts an arrival where it belongs.
-    fn take(&mut self, arrival: Arrival) -> Result<(), BrokerError> {
-        match arrival {
-            Arrival::Message(message) => self.arrived.push_back(*message),
-            Arrival::Over => {
-                if let Some(inbox) = self.inbox.take() {
-                    self.losses.connection_lost(inbox.demand.outstanding() > 0);
-                }
-            }
-            Arrival::Status(Status::Heartbeat | Status::Ended { .. }) => {}
-            Arrival::Status(Status::Paused { why, .. }) => {
-                tracing::info!("{self}: the server ended a pull request: {why}");
-                self.paused_until = Some(Instant::now() + SHORT_PAUSE);
-            }
-            Arrival::Status(Status::NoResponders) => {
-                self.doubtful = true;
-                self.paused_until = Some(Instant::now() + SHORT_PAUSE);
-            }
-            Arrival::Status(Status::Deleted) => {
-                return Err(self.error(BrokerErrorKind::Other, "was deleted"));
-            }
-            Arrival::Status(Status::Unusable { why }) => {
-                return Err(self.error(
-                    BrokerErrorKind::Configuration,
-                    format_args!("cannot be pulled from: {why}"),
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    fn gather(&mut self) -> Result<(), BrokerError> {
-        while let Some(arrival) = self.inbox.as_mut().and_then(Inbox::ready) {
-            self.take(arrival)?;
-        }
-        Ok(())
-    }
-
-    /// Drops what may have waited here for longer than its ack wait: nobody looked for a while.
-    fn drop_stale(&mut self) -> Result<(), BrokerError> {
-        let gap = self.looked.elapsed();
-        self.looked = Instant::now();
-        if gap > self.durable.ack_wait.mul_f32(0.75) {
-            self.gather()?;
-            if !self.arrived.is_empty() {
-                tracing::warn!(
-                    "{self}: {} messages waited too long here and will be delivered again",
-                    self.arrived.len()
-                );
-                self.arrived.clear();
-            }
-        }
-        Ok(())
-    }
-
-    /// Opens an inbox on the present connection, if there is none.
-    async fn listen(&mut self) -> Result<(), BrokerError> {
-        if self.inbox.is_some() {
-            return Ok(());
-        }
-        let life = self.api.link.up().await?;
-        if self.losses.are_suspicious() {
-            let found = unreadable::find(&self.api, &self.durable).await;
-            self.losses.looked_into();
-            self.unreadable.extend(found);
-        }
-        match Inbox::open(life).await {
-            Ok(inbox) => self.inbox = Some(inbox),
-            // The connection has just ended; wait for the next.
-            Err(_) => tokio::time::sleep(SHORT_PAUSE).await,
-        }
-        Ok(())
-    }
-
-    /// Looks the durable up after something strange; `false` if it does not answer. It is not asked
-    /// for messages until it does: they might be sent to where nobody hears them.
-    async fn look_up(&mut self) -> Result<bool, BrokerError> {
-        if !self.doubtful {
-            return Ok(true);
-        }
-        match self
-            .api
-            .consumer(&self.durable.stream, &self.durable.name)
-            .await
-        {
-            Err(error) if error.is_missing() => {
-                return Err(self.error(BrokerErrorKind::Other, "is gone"));
-            }
-            Err(error) if !error.is_denied() => {
-                tracing::warn!("{self} cannot be looked up: {error}");
-                self.paused_until = Some(Instant::now() + LONG_PAUSE);
-            }
-            Ok(_) | Err(_) => self.doubtful = false,
-        }
-        Ok(!self.doubtful)
-    }
-
-    async fn ask(&mut self, demand: usize) -> Result<(), BrokerError> {
-        if self
-            .paused_until
-            .is_some_and(|until| until > Instant::now())
-        {
-            return Ok(());
-        }
-        self.paused_until = None;
-        if !self.look_up().await? {
-            return Ok(());
-        }
-        let Some(inbox) = &mut self.inbox else {
-            return Ok(());
-        };
-        if let Some(text) = inbox
-            .refused()
-            .or_else(|| inbox.life.refused(&self.pull_subject))
-        {
-            return Err(self.error(
-                BrokerErrorKind::Configuration,
-                format_args!("cannot be pulled from: {text}"),
-            ));
-        }
-        if inbox.is_silent(&self.timing) {
-            tracing::warn!(
-                "consumer `{}` of stream `{}`: the server fell silent about a pull request; asking again",
-                self.durable.name,
-                self.durable.stream
-            );
-            inbox.demand.reset();
-            self.doubtful = true;
-            return Ok(());
-        }
-        // If it is not sent, the connection is over, which shows by itself.
-        if let Some(batch) = inbox.demand.shortfall(demand)
-            && inbox
-                .ask(&self.pull_subject, batch, &self.timing)
-                .await
-                .is_err()
-        {
-            self.paused_until = Some(Instant::now() + SHORT_PAUSE);
-        }
-        Ok(())
-    }
-
-    /// Waits for an arrival, or until something else may be due.
-    async fn wait(&mut self) -> Result<(), BrokerError> {
-        if self.doubtful && self.paused_until.is_none() {
-            return Ok(());
-        }
-        let mut rest = Duration::from_secs(1).min(self.durable.ack_wait / 4);
-        if let Some(until) = self.paused_until {
-            rest = rest.min(until.saturating_duration_since(Instant::now()));
-        }
-        let Some(inbox) = &mut self.inbox else {
-            return Ok(());
-        };
-        if let Ok(arrival) =
-            tokio::time::timeout(rest.max(Duration::from_millis(1)), inbox.next()).await
-        {
-            self.take(arrival)?;
-        }
-        Ok(())
-    }
-
-    /// Makes deliveries of what arrived.
-    async fn deliver(&mut self, demand: usize) -> Vec<Delivered<JetStreamDelivery>> {
-        let mut ready: Vec<_> = {
-            let count = self.unreadable.len().min(demand);
-            self.unreadable.drain(..count).collect()
-        };
-        while ready.len() < demand {
-            // Taken out only when it is complete: this future may be dropped at any `await`.
-            let Some(message) = self.arrived.front() else {
-                break;
-            };
-            let delivered = match &self.letters {
-                None => delivered(&self.api, message),
-                Some(letters) => letters.delivered(message).await,
-            };
-            self.arrived.pop_front();
-            ready.extend(delivered);
-        }
-        ready
-    }
-
-    fn error(&self, kind: BrokerErrorKind, what: impl fmt::Display) -> BrokerError {
-        BrokerError::new(kind, format!("{self} {what}"))
-    }
 }
 
 impl Subscription for JetStreamSubscription {
@@ -368,39 +177,6 @@ impl Subscription for JetStreamSubscription {
             Err(error) => Err(error.while_doing(format_args!("ask for the backlog of {self}"))),
         }
     }
-}
-
-/// Makes a delivery of a message; `None` if it is none.
-fn delivered(api: &Api, message: &Message) -> Option<Delivered<JetStreamDelivery>> {
-    let reply = message.reply.clone()?;
-    let Some(delivery) = Delivery::parse(&reply) else {
-        tracing::warn!(
-            "a message on `{}` that no stream delivered is ignored",
-            message.subject
-        );
-        return None;
-    };
-    let headers = message
-        .headers
-        .as_ref()
-        .map(wire::from_nats)
-        .unwrap_or_default();
-    Some(Delivered {
-        message: WireMessage {
-            id: headers.get("Nats-Msg-Id").and_then(|id| id.parse().ok()),
-            subject: message.subject.to_string(),
-            headers,
-            payload: message.payload.clone(),
-        },
-        origin: Origin {
-            stream: delivery.stream,
-            sequence: delivery.sequence,
-            stored_at: delivery.stored_at,
-        },
-        deliveries: delivery.deliveries,
-        replay: None,
-        handle: JetStreamDelivery::new(api.clone(), reply, None),
-    })
 }
 
 impl fmt::Display for JetStreamSubscription {

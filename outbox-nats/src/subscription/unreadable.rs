@@ -28,8 +28,8 @@ use crate::{
 pub(crate) const RAW_HEADERS: &str = "outbox-raw-headers";
 const MAX_RAW: usize = 16 * 1024;
 
-/// At most so many messages are looked at in one search.
-const MAX_SEARCHED: usize = 512;
+/// At most so many sequences are looked at in one search.
+const MAX_SEARCHED: u64 = 1_000;
 const PAUSE: Duration = Duration::from_secs(10);
 const MEMORY: Duration = Duration::from_secs(600);
 
@@ -37,6 +37,8 @@ const MEMORY: Duration = Duration::from_secs(600);
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     last: Option<Instant>,
+    /// Where the next search goes on, if the last did not reach the end.
+    from: u64,
     suspicious: bool,
     searched: Option<Instant>,
 }
@@ -58,49 +60,63 @@ impl Losses {
         self.suspicious
     }
 
-    pub(super) fn looked_into(&mut self) {
+    /// Searches what is delivered and not settled.
+    ///
+    /// Not to be cancelled half-way without harm: it is then done again.
+    pub(super) async fn look_into(
+        &mut self,
+        api: &Api,
+        durable: &Durable,
+    ) -> Vec<Delivered<JetStreamDelivery>> {
+        let found = search(api, durable, self.from).await;
         self.suspicious = false;
         self.searched = Some(Instant::now());
-    }
-}
-
-/// Searches what is delivered and not settled.
-pub(super) async fn find(api: &Api, durable: &Durable) -> Vec<Delivered<JetStreamDelivery>> {
-    match search(api, durable).await {
-        Ok(found) => found,
-        Err(error) => {
-            tracing::warn!(
-                "the connection broke repeatedly while consumer `{}` expected messages, and stream `{}` cannot be \
-                 searched for one that breaks it: {error}",
-                durable.name,
-                durable.stream
-            );
-            Vec::new()
+        let Durable { stream, name, .. } = durable;
+        match found {
+            Ok((found, from)) => {
+                self.from = from;
+                return found;
+            }
+            Err(error) if error.is_denied() => tracing::debug!("{error}"),
+            Err(error) => tracing::warn!(
+                "the connection broke repeatedly while consumer `{name}` expected messages, and \
+                 stream `{stream}` cannot be searched for one that breaks it: {error}"
+            ),
         }
+        Vec::new()
     }
 }
 
+/// Also returns where to go on.
 async fn search(
     api: &Api,
     durable: &Durable,
-) -> Result<Vec<Delivered<JetStreamDelivery>>, ApiError> {
+    from: u64,
+) -> Result<(Vec<Delivered<JetStreamDelivery>>, u64), ApiError> {
     let info = api.consumer(&durable.stream, &durable.name).await?;
     let mut found = Vec::new();
-    let mut budget = MAX_SEARCHED;
+    let first = info.ack_floor.stream_seq + 1;
+    let first = if from <= info.delivered.stream_seq {
+        first.max(from)
+    } else {
+        first
+    };
+    let last = info.delivered.stream_seq.min(first + MAX_SEARCHED);
     for filter in &durable.filters {
-        let mut sequence = info.ack_floor.stream_seq + 1;
-        while sequence <= info.delivered.stream_seq && budget > 0 {
-            budget -= 1;
+        let mut sequence = first;
+        while sequence <= last {
             let Some(stored) = api.next_message(&durable.stream, filter, sequence).await? else {
                 break;
             };
-            if stored.sequence > info.delivered.stream_seq {
+            if stored.sequence > last {
                 break;
             }
             sequence = stored.sequence + 1;
-            if readable(&stored.raw_headers).is_none() {
+            // The answer is JSON, in which bytes of a subject that are no UTF-8 look like this.
+            let strange_subject = stored.subject.contains(char::REPLACEMENT_CHARACTER);
+            if strange_subject || readable(&stored.raw_headers).is_none() {
                 tracing::error!(
-                    "message {} of stream `{}` has headers that cannot be read and break the connection",
+                    "message {} of stream `{}` has headers or a subject that cannot be read and break the connection",
                     stored.sequence,
                     durable.stream
                 );
@@ -108,7 +124,12 @@ async fn search(
             }
         }
     }
-    Ok(found)
+    let next = if last < info.delivered.stream_seq {
+        last + 1
+    } else {
+        0
+    };
+    Ok((found, next))
 }
 
 fn delivery(

@@ -2,7 +2,9 @@
 
 pub(crate) mod consumer;
 pub(crate) mod diff;
+mod ensure;
 pub(crate) mod filter;
+pub(crate) mod hazards;
 pub(crate) mod locate;
 pub(crate) mod stream;
 

@@ -26,6 +26,8 @@ use crate::{
 };
 
 pub(crate) use values::{binds, padded, tuples};
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+pub(crate) use values::gaps;
 
 /// The columns of a message, in the order in which they are written and read, without `seq` and
 /// the time.

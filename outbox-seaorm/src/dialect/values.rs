@@ -2,6 +2,9 @@
 
 use std::iter;
 
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+use outbox_core::store::SeqRuns;
+
 /// `?, ?, ?`.
 pub(crate) fn binds(count: usize) -> String {
     iter::repeat_n("?", count).collect::<Vec<_>>().join(", ")
@@ -32,6 +35,22 @@ pub(crate) fn chunk(rows: usize) -> usize {
     }
 }
 
+/// The gaps between `runs` above `floor` that a number can lie in, as a JSON array of exclusive
+/// pairs, and the number above which nothing is excluded any more.
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+pub(crate) fn gaps(floor: i64, runs: &SeqRuns) -> (Option<String>, i64) {
+    let mut low = floor;
+    let mut gaps = Vec::new();
+    for (first, last) in runs.as_slice() {
+        if *first > low.saturating_add(1) {
+            gaps.push(format!("[{low},{first}]"));
+        }
+        low = low.max(*last);
+    }
+    let json = (!gaps.is_empty()).then(|| format!("[{}]", gaps.join(",")));
+    (json, low)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -42,6 +61,17 @@ mod tests {
         assert_eq!(padded(&[1, 2, 3]).copied().collect::<Vec<_>>(), [1, 2, 3, 3]);
         assert_eq!(padded::<i32>(&[]).count(), 0);
         assert_eq!(padded(&[1, 2]).count(), 2);
+    }
+
+    #[cfg(any(feature = "mysql", feature = "sqlite"))]
+    #[test]
+    fn gaps_lie_between_runs() {
+        let runs = SeqRuns::of([1, 2, 5, 6, 9]);
+        assert_eq!(gaps(0, &runs), (Some("[[2,5],[6,9]]".to_owned()), 9));
+        assert_eq!(gaps(3, &runs), (Some("[[3,5],[6,9]]".to_owned()), 9));
+        assert_eq!(gaps(5, &runs), (Some("[[6,9]]".to_owned()), 9));
+        assert_eq!(gaps(20, &runs), (None, 20));
+        assert_eq!(gaps(-9, &SeqRuns::default()), (None, -9));
     }
 
     #[cfg(any(feature = "mysql", feature = "sqlite"))]

@@ -1,4 +1,4 @@
-//! MySQL 8.0 or newer, and MariaDB 10.5 or newer.
+//! MySQL 8.0 or newer, and MariaDB 10.6 or newer.
 
 mod inbox;
 mod outbox;

@@ -5,7 +5,7 @@ use sea_orm::{Statement, Value};
 use uuid::Uuid;
 
 use super::{
-    super::{MESSAGE, padded, tuples},
+    super::{MESSAGE, gaps, padded, tuples},
     statement,
 };
 use crate::{clock::duration_micros, tables::Table, text::clip};
@@ -47,28 +47,37 @@ pub(super) fn schedule(table: &Table, target: &str, now: &str, rows: &[&OutboxRe
     statement(sql, values)
 }
 
+/// What is not excluded are the gaps between the runs, and all that comes after the last one. The
+/// gaps come as one JSON parameter and are looked up one by one: a condition for each run would cost
+/// the square of their number (MariaDB 10.11: 1.6 s for 2,000 runs, 50 ms this way).
+///
 /// The running sum goes over numbers and sizes only; payloads are looked up by number afterwards.
-/// The excluded runs become ranges of the primary key.
 pub(super) fn read(table: &Table, query: &ReadQuery, occurred_at: &str) -> Statement {
-    let runs = query.exclude.as_slice();
-    let mut values: Vec<Value> = vec![query.floor.into()];
-    let mut excluded = String::new();
-    for (low, high) in padded(runs) {
-        excluded.push_str(" AND seq NOT BETWEEN ? AND ?");
-        values.extend([(*low).into(), (*high).into()]);
+    let (gaps, low) = gaps(query.floor, &query.exclude);
+    let mut values: Vec<Value> = Vec::new();
+    let mut source = format!("SELECT seq, payload_size FROM {table} FORCE INDEX (PRIMARY) WHERE seq > ? ORDER BY seq LIMIT ?");
+    let limit = Value::from(i64::from(query.limit));
+    if let Some(gaps) = gaps {
+        source = format!(
+            "(SELECT t.seq, t.payload_size \
+             FROM JSON_TABLE(?, '$[*]' COLUMNS (low BIGINT PATH '$[0]', high BIGINT PATH '$[1]')) AS g \
+             STRAIGHT_JOIN {table} AS t FORCE INDEX (PRIMARY) ON t.seq > g.low AND t.seq < g.high) \
+             UNION ALL ({source}) ORDER BY seq LIMIT ?"
+        );
+        values.push(gaps.into());
+    }
+    values.extend([low.into(), limit.clone()]);
+    if values.len() == 3 {
+        values.push(limit);
     }
     let columns = MESSAGE.replace(", ", ", o.");
     let sql = format!(
         "SELECT o.seq, o.{columns}, {occurred_at} FROM (\
-           SELECT seq, SUM(payload_size) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) AS total, \
-           ROW_NUMBER() OVER (ORDER BY seq) AS position FROM (\
-             SELECT seq, payload_size FROM {table} FORCE INDEX (PRIMARY) WHERE seq > ?{excluded} ORDER BY seq LIMIT ?\
-           ) AS s\
+           SELECT s.*, SUM(payload_size) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) AS total FROM ({source}) AS s\
          ) AS r STRAIGHT_JOIN {table} AS o ON o.seq = r.seq \
-         WHERE r.total <= ? OR r.position = 1 ORDER BY r.seq"
+         WHERE r.total <= ? OR r.total = r.payload_size ORDER BY r.seq"
     );
-    let max_bytes = i64::try_from(query.max_bytes).unwrap_or(i64::MAX);
-    values.extend([i64::from(query.limit).into(), max_bytes.into()]);
+    values.push(i64::try_from(query.max_bytes).unwrap_or(i64::MAX).into());
     statement(sql, values)
 }
 

@@ -132,7 +132,7 @@ pub(super) async fn requirements(connection: &dyn Query) -> Result<Result<(), St
     let Some(row) = connection.row(statement(sql, vec![])).await? else { return Ok(Ok(())) };
     let version: String = row.try_get_by_index(0)?;
     if !new_enough(&version) {
-        return Ok(Err("MySQL 8.0 or MariaDB 10.5, or newer, is needed".to_owned()));
+        return Ok(Err("MySQL 8.0 or MariaDB 10.6, or newer, is needed".to_owned()));
     }
     if row.try_get_by_index::<i64>(1)? != 1 {
         return Ok(Err("connections must begin with autocommit = 1, or nothing would be committed".to_owned()));
@@ -149,7 +149,7 @@ pub(super) async fn requirements(connection: &dyn Query) -> Result<Result<(), St
 fn new_enough(version: &str) -> bool {
     let mut numbers = version.split(|digit: char| !digit.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
     let version_number: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    let least = if version.contains("MariaDB") { (10, 5) } else { (8, 0) };
+    let least = if version.contains("MariaDB") { (10, 6) } else { (8, 0) };
     version_number >= least
 }
 
@@ -162,7 +162,7 @@ mod tests {
         for version in ["10.11.19-MariaDB-0+deb12u1", "8.0.36", "8.4.0-commercial", "11.4.2-MariaDB", "9.1.0"] {
             assert!(new_enough(version), "{version}");
         }
-        for version in ["10.4.34-MariaDB", "5.7.44-log", "10.3.1-MariaDB", ""] {
+        for version in ["10.5.29-MariaDB", "5.7.44-log", "10.3.1-MariaDB", ""] {
             assert!(!new_enough(version), "{version}");
         }
     }

@@ -67,16 +67,17 @@ pub(super) fn schedule(table: &Table, target: &str, now: &str, rows: &[&OutboxRe
     statement(sql, values)
 }
 
-/// The multirange is cast in a subquery of its own, so that it is parsed once and not for each
-/// row. Payloads pass through the window as references: those that are not sent are not read.
+/// The multirange is cast in a subquery of its own, so that it is parsed once and not for each row.
+/// Payloads pass through the window as references: those that are not sent are not read. A row
+/// whose running sum is its own size is the first one with any bytes.
 pub(super) fn read(table: &Table, query: &ReadQuery, occurred_at: &str) -> Statement {
     let sql = format!(
         "SELECT seq, {MESSAGE}, {occurred_at} FROM (\
-           SELECT r.*, sum(octet_length(payload)) OVER w AS total, row_number() OVER w AS position FROM (\
+           SELECT r.*, sum(octet_length(payload)) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) AS total FROM (\
              SELECT seq, {MESSAGE}, occurred_at FROM {table} \
              WHERE seq > $1 AND NOT (seq <@ (SELECT CAST($2 AS int8multirange))) ORDER BY seq LIMIT $3\
-           ) AS r WINDOW w AS (ORDER BY seq ROWS UNBOUNDED PRECEDING)\
-         ) AS r WHERE total <= $4 OR position = 1 ORDER BY seq"
+           ) AS r\
+         ) AS r WHERE total <= $4 OR total = octet_length(payload) ORDER BY seq"
     );
     let max_bytes = i64::try_from(query.max_bytes).unwrap_or(i64::MAX);
     statement(sql, vec![query.floor.into(), multirange(&query.exclude).into(), i64::from(query.limit).into(), max_bytes.into()])

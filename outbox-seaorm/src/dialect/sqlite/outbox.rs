@@ -5,7 +5,7 @@ use sea_orm::{Statement, Value};
 use uuid::Uuid;
 
 use super::{
-    super::{MESSAGE, binds, padded, tuples},
+    super::{MESSAGE, binds, gaps, padded, tuples},
     statement,
 };
 use crate::{clock::duration_micros, tables::Table, text::clip};
@@ -50,20 +50,11 @@ pub(super) fn schedule(table: &Table, target: &str, now: &str, rows: &[&OutboxRe
 /// gaps come as one JSON parameter and are looked up one by one, so their number has no limit.
 /// The running sum goes over numbers and sizes only; a size is in a row's head.
 pub(super) fn read(table: &Table, query: &ReadQuery) -> Statement {
-    let mut low = query.floor;
-    let mut gaps = Vec::new();
-    for (first, last) in query.exclude.as_slice() {
-        if *last > low {
-            gaps.push(format!("[{low},{first}]"));
-            low = *last;
-        }
-    }
-    let gaps = format!("[{}]", gaps.join(","));
+    let (gaps, low) = gaps(query.floor, &query.exclude);
     let columns = columns("o.");
     let sql = format!(
         "SELECT o.seq, {columns}, COALESCE(o.occurred_at, 0) FROM (\
-           SELECT seq, SUM(size) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) AS total, \
-           ROW_NUMBER() OVER (ORDER BY seq) AS position FROM (\
+           SELECT *, SUM(size) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) AS total FROM (\
              SELECT * FROM (\
                SELECT t.seq AS seq, length(t.payload) AS size FROM json_each(?) AS gap CROSS JOIN {table} AS t \
                WHERE t.seq > json_extract(gap.value, '$[0]') AND t.seq < json_extract(gap.value, '$[1]')\
@@ -72,11 +63,11 @@ pub(super) fn read(table: &Table, query: &ReadQuery) -> Statement {
              ) ORDER BY seq LIMIT ?\
            )\
          ) AS r CROSS JOIN {table} AS o ON o.seq = r.seq \
-         WHERE r.total <= ? OR r.position = 1 ORDER BY r.seq"
+         WHERE r.total <= ? OR r.total = r.size ORDER BY r.seq"
     );
     let limit = i64::from(query.limit);
     let max_bytes = i64::try_from(query.max_bytes).unwrap_or(i64::MAX);
-    statement(sql, vec![gaps.into(), low.into(), limit.into(), limit.into(), max_bytes.into()])
+    statement(sql, vec![gaps.unwrap_or_else(|| "[]".to_owned()).into(), low.into(), limit.into(), limit.into(), max_bytes.into()])
 }
 
 /// The message's columns. SQLite does not check that text is UTF-8, so it comes as bytes.
