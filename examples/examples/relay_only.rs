@@ -58,11 +58,12 @@ async fn tell(relay: &Relay<SeaOrm, JetStream>, bus: &Bus<SeaOrm>) {
             Err(error) => Chain(&error).to_string(),
         };
         let status = relay.status();
-        let state = match status.state {
-            RelayState::Active if status.broker_connected => "relaying",
-            RelayState::Active => "no connection to NATS",
-            RelayState::Standby => "standing by: another process relays",
-            _ => "not running",
+        let state = match (status.state, status.problem) {
+            (_, Some(problem)) => problem,
+            (RelayState::Active, None) if status.broker_connected => "relaying".to_owned(),
+            (RelayState::Active, None) => "no connection to NATS".to_owned(),
+            (RelayState::Standby, None) => "standing by: another process relays".to_owned(),
+            (_, None) => "not running".to_owned(),
         };
         let now = format!("{state}; {waiting}");
         if now != told {

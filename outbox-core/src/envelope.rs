@@ -14,7 +14,8 @@ use crate::headers::Headers;
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Envelope<T> {
-    /// The message's id: UUIDv7 for our own, UUIDv5 of source and id for a foreign id that is no UUID.
+    /// The message's id: UUIDv7 unless the publisher set one; UUIDv5 of source and id for a foreign id
+    /// that is no UUID.
     pub id: Uuid,
     /// The event's stable name.
     pub event_type: String,
@@ -26,7 +27,8 @@ pub struct Envelope<T> {
     pub source: String,
     /// The ordering key.
     pub key: Option<String>,
-    /// When its row was written, by the database's clock.
+    /// When its row was written (that of a delayed event: when it was due), by the database's clock.
+    /// Of a foreign message, its `ce-time`, or when it was stored.
     pub occurred_at: OffsetDateTime,
     /// The id shared by all messages that one cause led to; the message's own id at the root.
     pub correlation_id: String,

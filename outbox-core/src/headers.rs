@@ -38,6 +38,7 @@ impl Headers {
     }
 
     /// All names and values.
+    #[must_use]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
         self.0
             .iter()

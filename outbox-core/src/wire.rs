@@ -6,7 +6,7 @@
 //! | `ce-id` | the message's id, a UUID | always |
 //! | `ce-source` | who published it | always |
 //! | `ce-type` | the event's stable name | always |
-//! | `ce-time` | when its row was written, RFC 3339 in UTC | always |
+//! | `ce-time` | when its row was written or, if delayed, due; RFC 3339 in UTC | always |
 //! | `ce-datacontenttype` | the payload's media type | always |
 //! | `ce-eventversion` | the version of the payload's shape | above 1 |
 //! | `ce-partitionkey` | the ordering key | if it has one |

@@ -14,6 +14,7 @@ macro_rules! with_a_database {
 }
 
 with_a_database! {
+    mod alone;
     mod builder;
     mod clock;
     mod code;

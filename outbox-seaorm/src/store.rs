@@ -7,10 +7,11 @@ use outbox_core::{
     store::{OpenTx, OutboxRecord, Pool, Store},
 };
 use sea_orm::{
-    ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend, DbErr, ExecResult, QueryResult, Statement, Value,
+    DatabaseConnection, DatabaseTransaction, DbBackend, DbErr, ExecResult, QueryResult, Statement, Value,
 };
 
 use crate::{
+    alone::{self, retried},
     builder::SeaOrmBuilder,
     clock::Clock,
     connections::Connections,
@@ -100,15 +101,16 @@ impl SeaOrm {
 
     /// Runs a statement by itself on the system's connections.
     pub(crate) async fn execute(&self, operation: &'static str, statement: Statement) -> Result<ExecResult, StoreError> {
-        let _writer = self.inner.connections.writer().await;
-        let db = self.inner.connections.system();
-        self.bounded(operation, retried(|| db.execute_raw(statement.clone()))).await
+        let connections = &self.inner.connections;
+        let _writer = connections.writer().await;
+        let (db, pooler) = (connections.system(), connections.pooler());
+        self.bounded(operation, retried(|| alone::execute(db.clone(), statement.clone(), pooler))).await
     }
 
     /// Asks a question by itself on the system's connections.
     pub(crate) async fn query(&self, operation: &'static str, statement: Statement) -> Result<Vec<QueryResult>, StoreError> {
-        let db = self.inner.connections.system();
-        self.bounded(operation, retried(|| db.query_all_raw(statement.clone()))).await
+        let (db, pooler) = (self.inner.connections.system(), self.inner.connections.pooler());
+        self.bounded(operation, retried(|| alone::query(db.clone(), statement.clone(), pooler))).await
     }
 
     /// Waits for an answer, but not for ever.
@@ -126,22 +128,6 @@ impl SeaOrm {
 
 fn overdue(operation: &'static str) -> StoreError {
     refused(StoreErrorKind::Unavailable, operation, "no answer within the statement time-out")
-}
-
-/// Runs a statement that is a transaction of its own, again if it fell victim to a deadlock or
-/// found the database busy: it had no effect then.
-async fn retried<T, F: Future<Output = Result<T, DbErr>>>(mut run: impl FnMut() -> F) -> Result<T, DbErr> {
-    let mut tries = 0;
-    loop {
-        let result = run().await;
-        tries += 1;
-        match result {
-            Err(error) if tries < 4 && error::kind(&error) == Some(StoreErrorKind::Busy) => {
-                tokio::time::sleep(Duration::from_millis(fastrand::u64(1..=5) << tries)).await;
-            }
-            result => return result,
-        }
-    }
 }
 
 impl SeaOrm {

@@ -61,7 +61,6 @@ impl<S: Store> Bus<S> {
     }
 
     /// Starts building a bus with other settings.
-    #[must_use]
     pub fn builder(store: S) -> BusBuilder<S> {
         BusBuilder::new(store)
     }

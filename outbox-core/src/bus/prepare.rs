@@ -105,7 +105,7 @@ impl Prepare {
         let id = options.id.unwrap_or_else(Uuid::now_v7);
         let headers = self.header_lines(
             options.headers,
-            options.correlation_id,
+            options.correlation_id.as_deref(),
             options.trace,
             provenance,
         )?;
@@ -150,16 +150,13 @@ impl Prepare {
     fn header_lines(
         &self,
         own: Vec<(String, String)>,
-        correlation_id: Option<String>,
+        correlation_id: Option<&str>,
         trace: Option<TraceContext>,
         provenance: &Provenance,
     ) -> Result<String, PublishError> {
         let mut lines = String::with_capacity(self.source_line.len() + 32 * own.len());
         lines.push_str(&self.source_line);
-        if let Some(correlation) = correlation_id
-            .as_deref()
-            .or(provenance.correlation_id.as_deref())
-        {
+        if let Some(correlation) = correlation_id.or(provenance.correlation_id.as_deref()) {
             headers::push_line(&mut lines, wire::CORRELATION_ID, &wire::encode(correlation));
         }
         if let Some(cause) = provenance.causation_id {

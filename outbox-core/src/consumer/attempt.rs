@@ -94,8 +94,9 @@ pub(super) async fn run<S: InboxStore, B: Broker, H: DeliveryHandle>(
     settle(&shared, &delivered, settlement).await;
 }
 
-/// Tells the broker now and then that the message is being worked on. Ends when the handler should
-/// long have ended, so that a message whose handler blocks its thread goes to another process.
+/// Tells the broker now and then that the message is being worked on. A handler that blocks its thread
+/// stops the signs, so that its message goes to another process; they end anyway when the handler
+/// should long have ended.
 async fn signs_of_life<H: DeliveryHandle>(settings: &Settings, handle: &H) {
     let every = settings.ack_wait / 3;
     let end = Instant::now() + settings.timeout + GRACE;

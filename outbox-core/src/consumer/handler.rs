@@ -84,7 +84,9 @@ impl<'a, S: Store, St> HandlerCall<'a, S, St> {
     ///
     /// # Errors
     ///
-    /// A rejection that carries the [`DecodeError`](crate::error::DecodeError).
+    /// [`HandlerErrorKind::Undecodable`](crate::HandlerErrorKind::Undecodable), or
+    /// [`NewerVersion`](crate::HandlerErrorKind::NewerVersion), with the
+    /// [`DecodeError`](crate::error::DecodeError) as its cause.
     pub fn event<E: IntegrationEvent>(&self) -> Result<E, HandlerError> {
         event::decode(self.envelope.version, &self.envelope.payload)
             .map_err(HandlerError::undecodable)

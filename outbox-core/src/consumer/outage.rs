@@ -23,10 +23,15 @@ impl Default for DatabaseWatch {
 }
 
 impl DatabaseWatch {
-    /// A fresh connection failed.
+    /// A connection outside the handlers' pool failed.
     pub(crate) fn down(&self) {
         self.0
             .send_if_modified(|works| std::mem::replace(works, false));
+    }
+
+    /// It answered.
+    pub(crate) fn up(&self) {
+        self.0.send_replace(true);
     }
 
     /// Whether it can be reached, as far as is known.
@@ -62,7 +67,7 @@ impl DatabaseWatch {
                 }
             }
             outage.worked("consumers");
-            self.0.send_replace(true);
+            self.up();
         }
     }
 }

@@ -102,6 +102,10 @@ impl<S: InboxStore, B: Broker> Pump<S, B> {
     }
 
     /// Pulls until `stop` is cancelled or the subscription ends.
+    #[allow(
+        clippy::needless_pass_by_ref_mut,
+        reason = "the service is not `Sync`, so `&self` would not be `Send`"
+    )]
     async fn pull(
         &mut self,
         mut subscription: B::Subscription,

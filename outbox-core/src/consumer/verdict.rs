@@ -31,7 +31,7 @@ pub(super) enum Verdict {
 
 /// Judges an error that came out of the outer layers.
 ///
-/// A database error is not an outage by itself: a fresh connection outside the handlers' pool is
+/// A database error is not an outage by itself: a connection outside the handlers' pool is
 /// asked, whatever the handler said. The database is away if that fails too, or if it has been away
 /// since `epoch`, when the handler began: a connection that the handler did not touch broke as well.
 pub(super) async fn judge<S: Store>(store: &S, epoch: u64, error: &BoxError) -> Verdict {

@@ -95,6 +95,7 @@ impl MemoryBroker {
     /// window has passed. Returns how many copies were made: one for each stored message of this id.
     ///
     /// For tests of what a duplicate does.
+    #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn duplicate(&self, id: Uuid) -> usize {
         let copies: Vec<_> = self
             .messages()

@@ -762,7 +762,7 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
             },
             Done::Probed(lane, result) => {
                 self.busy.probes.retain(|busy| *busy != lane);
-                self.hands.probed(lane, result, now);
+                self.hands.probed(lane, &result, now);
                 self.report();
             }
             Done::Floor(result) => {

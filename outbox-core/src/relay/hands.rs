@@ -684,7 +684,7 @@ impl Hands {
     pub(super) fn probed(
         &mut self,
         lane: LaneId,
-        answered: Result<(), PublishFailure>,
+        answered: &Result<(), PublishFailure>,
         now: Instant,
     ) {
         let (mine, others): (Vec<Token>, Vec<Token>) = mem::take(&mut self.verdicts)
@@ -700,7 +700,7 @@ impl Hands {
                 continue;
             };
             let known_suspect = row.alone || row.attempts > 0;
-            match &answered {
+            match answered {
                 Ok(()) if known_suspect => {
                     let text =
                         "the broker did not confirm it in time, twice, while its stream answered"

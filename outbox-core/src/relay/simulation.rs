@@ -169,7 +169,7 @@ impl World {
                 } else {
                     Err(PublishFailure::new(FailureKind::TimedOut, "no answer"))
                 };
-                self.hands.probed(lane, answer, self.now);
+                self.hands.probed(lane, &answer, self.now);
             }
         }
     }

@@ -31,7 +31,7 @@ pub struct RelayStatus {
 pub enum RelayState {
     /// Not started, or ended.
     Stopped,
-    /// Another process holds the lease.
+    /// Another process holds the lease, or this one has stood back, or cannot ask its database.
     Standby,
     /// It holds the lease and publishes.
     Active,

@@ -37,7 +37,8 @@ struct State {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HealthReport {
-    /// Its loops are alive. If not, the process should be restarted.
+    /// It runs: false before it is started, from the beginning of a graceful stop, and when it could
+    /// not start. A runtime that waits for its database or broker lives.
     pub live: bool,
     /// Its database can be reached, so the process can do its work. A broker outage does not make
     /// it unready: events wait in the outbox meanwhile, which is what it is for.

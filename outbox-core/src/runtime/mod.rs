@@ -13,7 +13,7 @@ pub use health::{Health, HealthReport};
 use crate::{
     broker::{Broker, BrokerError},
     bus::Bus,
-    consumer::{BuildError, Built, Consumer, Group, SharedConsumerStatus},
+    consumer::{BuildError, Built, Consumer, DatabaseWatch, Group, SharedConsumerStatus},
     error::{StoreError, StoreErrorKind},
     policy::Backoff,
     relay::{Relay, RelayOptions},
@@ -174,7 +174,7 @@ impl<S: OutboxStore + InboxStore, B: Broker, St: Clone + Send + Sync + 'static> 
         // Waiting for a database or broker that is away is living, too.
         self.health.running(true);
         let store = self.bus.store();
-        match wait_for_schema(store, &shutdown).await {
+        match wait_for_schema(store, self.health.database(), &shutdown).await {
             Ok(true) => {}
             Ok(false) => {
                 return Ok(Stopped {
@@ -266,6 +266,7 @@ impl<S: OutboxStore + InboxStore, B: Broker, St: Clone + Send + Sync + 'static> 
 /// Waits for a database that is away; `false` if the runtime is to stop meanwhile.
 async fn wait_for_schema<S: Store>(
     store: &S,
+    database: &DatabaseWatch,
     shutdown: &CancellationToken,
 ) -> Result<bool, StoreError> {
     let mut outage = OutageLog::new("checking the schema");
@@ -273,6 +274,7 @@ async fn wait_for_schema<S: Store>(
         match store.check_schema().await {
             Ok(()) => {
                 outage.worked("start");
+                database.up();
                 return Ok(true);
             }
             Err(error)
@@ -282,6 +284,7 @@ async fn wait_for_schema<S: Store>(
                 ) =>
             {
                 outage.failed("start", &error);
+                database.down();
                 tokio::select! {
                     () = tokio::time::sleep(START_RETRY.delay(outage.failures())) => {}
                     () = shutdown.cancelled() => return Ok(false),

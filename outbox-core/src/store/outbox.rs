@@ -186,7 +186,7 @@ pub struct Settled {
 pub struct Backlog {
     /// Rows in the outbox; counted up to [`Backlog::COUNT_LIMIT`].
     pub waiting: u64,
-    /// The age of the oldest row that is due and not dead, by the database's clock.
+    /// The age of the oldest row that is neither dead nor scheduled for later, by the database's clock.
     pub oldest_age: Option<Duration>,
     /// Held rows by reason.
     pub held: Vec<(super::HeldReason, u64)>,

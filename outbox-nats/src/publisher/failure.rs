@@ -3,32 +3,28 @@
 use outbox_core::broker::{FailureKind, PublishFailure};
 
 use crate::{
-    api::Refusal,
+    api::{Refusal, code},
     link::{CallError, violated_subject},
 };
 
-/// Refusals that concern this one message, or its subject, and not the stream.
-const OF_THE_MESSAGE: [u32; 11] = [
-    10_049, // invalid message TTL
-    10_054, // message size exceeds maximum allowed
-    10_060, // expected stream does not match
-    10_070, // wrong last message id
-    10_071, // wrong last sequence
-    10_097, // header size exceeds maximum allowed of 64k
+/// Refusals that concern this one message although their code is that of a server's trouble.
+const OF_THE_MESSAGE: [u32; 1] = [
     10_111, // rollup not permitted
-    10_164, // wrong last sequence, constant
-    10_165, // invalid per-message TTL
-    10_166, // per-message TTL is disabled
-    10_188, // message schedules are disabled
 ];
 
-/// Another copy of the message is being stored just now.
-const IN_PROCESS: u32 = 10_158;
+/// Refusals that concern the stream or the account although their code is that of a bad request.
+const OF_THE_STREAM: [u32; 3] = [
+    10_002, // resource limits exceeded for account
+    10_109, // invalid operation on sealed stream
+    10_158, // duplicate message id is in process
+];
 
 pub(super) fn refused(subject: &str, refusal: &Refusal) -> PublishFailure {
     let kind = match refusal.err_code {
-        IN_PROCESS => FailureKind::Unavailable,
+        // The stream is not full: this one subject is, in a stream that limits each.
+        code::STORE_FAILED if refusal.description.contains("per subject") => FailureKind::Rejected,
         code if OF_THE_MESSAGE.contains(&code) => FailureKind::Rejected,
+        code if OF_THE_STREAM.contains(&code) => FailureKind::Unavailable,
         // Full, no leader, no quorum, no space, not enabled, or a state that is new to us: the
         // server says that it cannot, not that the message is wrong.
         _ if refusal.code >= 500 || refusal.code == 429 => FailureKind::Unavailable,
@@ -85,7 +81,8 @@ mod tests {
             (400, 10_097),
             (400, 10_060),
             (400, 10_166),
-            (503, 10_071),
+            (400, 10_071),
+            (500, 10_111),
             (418, 1),
         ] {
             assert_eq!(kind(code, err_code), FailureKind::Rejected, "{err_code}");
@@ -97,6 +94,8 @@ mod tests {
             (503, 10_008),
             (503, 10_009),
             (409, 10_158),
+            (400, 10_002),
+            (400, 10_109),
             (503, 99_999),
             (429, 10_167),
         ] {

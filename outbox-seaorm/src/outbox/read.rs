@@ -16,7 +16,11 @@ pub(super) async fn read(store: &SeaOrm, target: &str, query: &ReadQuery) -> Res
         return Ok(Vec::new());
     }
     let statement = store.dialect().read(store.outbox(target, READ)?, query);
-    Ok(store.query(READ, statement).await?.iter().map(rows::message).collect())
+    let rows = store.query(READ, statement).await?;
+    let mut rows: Vec<_> = rows.iter().map(rows::message).collect();
+    // They mostly are; where the database would have to sort them, payloads would go through the sort.
+    rows.sort_by_key(|row| row.seq);
+    Ok(rows)
 }
 
 pub(super) async fn settle(store: &SeaOrm, target: &str, settled: &[Settled]) -> Result<u64, StoreError> {

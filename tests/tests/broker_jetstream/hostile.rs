@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use super::{publish, publisher, shop, spec, text};
 
 /// Publishes without any client library in the way.
-async fn publish_raw(url: &str, subject: &str, headers: &[u8], payload: &[u8]) {
+async fn publish_raw(url: &str, subject: &[u8], headers: &[u8], payload: &[u8]) {
     let address = url.strip_prefix("nats://").expect("a NATS URL");
     let mut stream = BufReader::new(TcpStream::connect(address).await.expect("connect"));
     let mut info = String::new();
@@ -23,9 +23,13 @@ async fn publish_raw(url: &str, subject: &str, headers: &[u8], payload: &[u8]) {
         b"CONNECT {\"verbose\":false,\"headers\":true,\"no_responders\":true}\r\n".to_vec();
     let total = headers.len() + payload.len();
     if headers.is_empty() {
-        out.extend(format!("PUB {subject} {total}\r\n").bytes());
+        out.extend(b"PUB ");
+        out.extend(subject);
+        out.extend(format!(" {total}\r\n").bytes());
     } else {
-        out.extend(format!("HPUB {subject} {} {total}\r\n", headers.len()).bytes());
+        out.extend(b"HPUB ");
+        out.extend(subject);
+        out.extend(format!(" {} {total}\r\n", headers.len()).bytes());
     }
     out.extend(headers);
     out.extend(payload);
@@ -76,7 +80,7 @@ async fn unreadable_headers_stop_nothing() {
         b"HTTP/1.1 200\r\n\r\n",
     ];
     for headers in bad {
-        publish_raw(&url, "shop.a", headers, b"bad").await;
+        publish_raw(&url, b"shop.a", headers, b"bad").await;
         publish(&publisher, "shop.a", "good 2").await;
     }
     let (mut good, mut strange) = (0, 0);
@@ -152,7 +156,7 @@ async fn strange_messages_are_delivered() {
         (&many, b"many"),
     ];
     for (headers, payload) in strange {
-        publish_raw(&url, "shop.a", headers, payload).await;
+        publish_raw(&url, b"shop.a", headers, payload).await;
     }
     publish(&publisher, "shop.a", "good").await;
     let mut payloads = Vec::new();
@@ -168,4 +172,29 @@ async fn strange_messages_are_delivered() {
         .chain([&b"good"[..]])
         .collect();
     assert_eq!(payloads, expected);
+}
+
+/// The same for a subject that is no text, which a consumer with a wildcard receives.
+#[tokio::test]
+async fn an_unreadable_subject_stops_nothing() {
+    let server = NatsServer::start().await;
+    let url = server.nats().url().to_owned();
+    let broker = shop().connect(&url).await.expect("connect");
+    let spec = ConsumerSpec {
+        ack_wait: Duration::from_secs(2),
+        ..spec("c", &["shop.>"])
+    };
+    let mut subscription = broker.subscribe(&spec).await.expect("subscribe");
+    publish_raw(&url, b"shop.\xff\xfe", b"", b"bad").await;
+    publish(&publisher(&broker).await, "shop.a", "good").await;
+    let mut seen = Vec::new();
+    while seen.len() < 2 {
+        let delivered = super::pull(&mut subscription, Duration::from_secs(40)).await;
+        seen.push(text(&delivered).to_owned());
+        delivered.handle.ack().await.expect("acknowledged");
+    }
+    seen.sort();
+    assert_eq!(seen, ["bad", "good"]);
+    let pending = subscription.pending().await.expect("pending");
+    assert_eq!((pending.waiting, pending.unsettled), (0, 0));
 }

@@ -1,5 +1,6 @@
 //! JetStream as a broker, on real servers that break, refuse, and hold strange things.
 
+mod cluster;
 mod connecting;
 mod dead_letters;
 mod delivering;

@@ -106,6 +106,25 @@ async fn a_full_stream_is_not_the_fault_of_the_message() {
     publish(&publisher, "shop.a", "c").await;
 }
 
+/// A stream that keeps one message a subject refuses that subject, not the others.
+#[tokio::test]
+async fn a_full_subject_is_not_a_full_stream() {
+    let server = NatsServer::start().await;
+    let stream = StreamSpec::new("SHOP", ["shop.>"])
+        .setting("max_msgs_per_subject", 1.into())
+        .setting("discard_new_per_subject", true.into());
+    let broker = JetStream::builder()
+        .stream(stream)
+        .connect(server.nats().url())
+        .await
+        .expect("connect");
+    let publisher = publisher(&broker).await;
+    publish(&publisher, "shop.a", "a").await;
+    let failure = failure(&publisher, "shop.a", "b").await;
+    assert_eq!(failure.kind(), FailureKind::Rejected, "{failure}");
+    publish(&publisher, "shop.b", "b").await;
+}
+
 #[tokio::test]
 async fn a_message_that_is_too_large_is_rejected_alone() {
     let server = NatsServer::start_with(NatsConfig::default().max_payload(10_000)).await;

@@ -116,6 +116,7 @@ async fn the_documented_rights_are_enough() {
             "$JS.API.CONSUMER.INFO.SHOP.c", "$JS.API.CONSUMER.MSG.NEXT.SHOP.c", "$JS.ACK.SHOP.c.>",
             "$JS.API.CONSUMER.INFO.OUTBOX_DLQ.c-replay", "$JS.API.CONSUMER.MSG.NEXT.OUTBOX_DLQ.c-replay",
             "$JS.ACK.OUTBOX_DLQ.c-replay.>", "$JS.API.STREAM.MSG.DELETE.OUTBOX_DLQ",
+            "$JS.API.STREAM.MSG.GET.OUTBOX_DLQ",
             "outbox.dlq.letter.c.>"
         ],
         subscribe: ["_INBOX_app.>"]
@@ -172,6 +173,11 @@ async fn the_documented_rights_are_enough() {
         dead_at: OffsetDateTime::now_utc(),
     };
     broker.dead_letter(&letter).await.expect("stored");
+    broker.dead_letter(&letter).await.expect("stored again");
+    assert_eq!(
+        broker.redelivery_horizon(&spec).await.expect("a horizon"),
+        None
+    );
     delivered
         .handle
         .terminate("given up")
@@ -273,4 +279,26 @@ async fn a_refused_pull_and_a_refused_acknowledgement_show() {
         .in_progress()
         .await
         .expect_err("refused before");
+}
+
+/// Acknowledgements in the newer form reach the server as well.
+#[tokio::test]
+async fn newer_acknowledgements_work() {
+    let flag = "feature_flags { js_ack_fc_v2: true }";
+    let server = NatsServer::start_with(NatsConfig::default().extra(flag)).await;
+    let broker = shop().connect(server.nats().url()).await.expect("connect");
+    let mut subscription = broker
+        .subscribe(&spec("c", &["shop.a"]))
+        .await
+        .expect("subscribe");
+    publish(&publisher(&broker).await, "shop.a", "a").await;
+    let delivered = pull(&mut subscription, SOON).await;
+    eprintln!("{:?}", delivered.handle);
+    assert_eq!(
+        (delivered.origin.stream.as_str(), delivered.origin.sequence),
+        ("SHOP", 1)
+    );
+    delivered.handle.ack().await.expect("acknowledged");
+    let pending = subscription.pending().await.expect("pending");
+    assert_eq!(pending.unsettled, 0);
 }

@@ -63,7 +63,7 @@ pub(super) fn read(table: &Table, query: &ReadQuery) -> Statement {
              ) ORDER BY seq LIMIT ?\
            )\
          ) AS r CROSS JOIN {table} AS o ON o.seq = r.seq \
-         WHERE r.total <= ? OR r.total = r.size ORDER BY r.seq"
+         WHERE r.total <= ? OR r.total = r.size"
     );
     let limit = i64::from(query.limit);
     let max_bytes = i64::try_from(query.max_bytes).unwrap_or(i64::MAX);
