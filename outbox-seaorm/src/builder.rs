@@ -133,15 +133,6 @@ impl SeaOrmBuilder {
         self
     }
 
-    /// For PgBouncer in transaction mode without support for prepared statements (before version
-    /// 1.21, or with `max_prepared_statements = 0`): each statement of the framework's own runs in a
-    /// transaction, and none is kept prepared. Give the pool that the store is built on
-    /// `statement_cache_capacity(0)` too, and use it in transactions only.
-    pub fn transaction_pooler(mut self) -> Self {
-        self.limits.pooler = true;
-        self
-    }
-
     /// Uses the given connections for all, instead of opening some of its own. Handlers that hang
     /// can then starve the relay, and on MySQL what a handler does after a deadlock whose error it
     /// swallowed is committed statement by statement.

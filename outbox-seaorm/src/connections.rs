@@ -28,7 +28,6 @@ pub(crate) struct Limits {
     pub(crate) acquire_timeout: Option<Duration>,
     pub(crate) statement_timeout: Duration,
     pub(crate) shared: bool,
-    pub(crate) pooler: bool,
 }
 
 impl Default for Limits {
@@ -39,7 +38,6 @@ impl Default for Limits {
             acquire_timeout: None,
             statement_timeout: Duration::from_secs(30),
             shared: false,
-            pooler: false,
         }
     }
 }
@@ -71,11 +69,6 @@ impl Connections {
     /// The connections that the user gave.
     pub(crate) const fn user(&self) -> &DatabaseConnection {
         &self.user
-    }
-
-    /// Whether a statement by itself needs a transaction, so that a pooler keeps it on one server.
-    pub(crate) const fn pooler(&self) -> bool {
-        self.limits.pooler
     }
 
     /// Whether the user's connections serve for all.
@@ -147,7 +140,7 @@ impl Connections {
         if let Some(derived) = slot.as_ref().filter(|derived| Arc::ptr_eq(&derived.from, &from)) {
             return derived.pool.clone();
         }
-        let pool = derive(&self.user, size, &self.limits);
+        let pool = derive(&self.user, size, self.limits.acquire_timeout);
         slot.insert(Derived { pool, from }).pool.clone()
     }
 }
@@ -162,14 +155,12 @@ fn options<DB: sqlx::Database>(user: &sqlx::Pool<DB>, size: u32, timeout: Option
     }
 }
 
-fn derive(user: &DatabaseConnection, size: u32, limits: &Limits) -> DatabaseConnection {
-    let timeout = limits.acquire_timeout;
+fn derive(user: &DatabaseConnection, size: u32, timeout: Option<Duration>) -> DatabaseConnection {
     match &user.inner {
         #[cfg(feature = "postgres")]
         DatabaseConnectionType::SqlxPostgresPoolConnection(_) => {
             let user = user.get_postgres_connection_pool();
             let connect = PgConnectOptions::clone(&user.connect_options()).disable_statement_logging();
-            let connect = if limits.pooler { connect.statement_cache_capacity(0) } else { connect };
             let pool = options(user, size, timeout).connect_lazy_with(connect);
             sea_orm::SqlxPostgresConnector::from_sqlx_postgres_pool(pool)
         }

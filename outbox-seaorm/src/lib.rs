@@ -14,7 +14,6 @@ macro_rules! with_a_database {
 }
 
 with_a_database! {
-    mod alone;
     mod builder;
     mod clock;
     mod code;
@@ -26,6 +25,7 @@ with_a_database! {
     mod ledger;
     mod migrate;
     mod outbox;
+    mod retry;
     mod rows;
     mod sentinel;
 mod store;

@@ -32,10 +32,10 @@ impl SeaOrm {
     ///
     /// The database refused a statement, or another migration held the lock for a minute (MySQL).
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        if self.pending_alone().await.map_err(|error| failed(MIGRATE, &error))?.is_empty() {
+        let system = self.inner.connections.system();
+        if self.pending(&system).await.map_err(|error| failed(MIGRATE, &error))?.is_empty() {
             return Ok(());
         }
-        let system = self.inner.connections.system();
         let (dialect, tables) = (self.dialect(), self.tables());
         if let Some(prepare) = dialect.prepare() {
             system.execute_unprepared(prepare).await.map_err(|error| failed(MIGRATE, &error))?;
@@ -103,18 +103,6 @@ impl SeaOrm {
         Err(refused(StoreErrorKind::Schema, operation, message))
     }
 
-    /// Asks outside a migration.
-    async fn pending_alone(&self) -> Result<Vec<Component<'_>>, DbErr> {
-        let system = self.inner.connections.system();
-        if !self.inner.connections.pooler() {
-            return self.pending(&system).await;
-        }
-        let tx = guard::begin_plain(system).await?;
-        let pending = self.pending(&tx).await?;
-        guard::commit_plain(tx).await?;
-        Ok(pending)
-    }
-
     async fn pending(&self, connection: &impl ConnectionTrait) -> Result<Vec<Component<'_>>, DbErr> {
         let mut pending = components(self.tables());
         let migration = &self.tables().migration;
@@ -178,7 +166,8 @@ pub fn migration_sql(backend: DbBackend) -> Option<String> {
 
 /// Checks version and server.
 pub(crate) async fn check(store: &SeaOrm) -> Result<(), StoreError> {
-    let pending = store.pending_alone().await.map_err(|error| failed(CHECK, &error))?;
+    let system = store.inner.connections.system();
+    let pending = store.pending(&system).await.map_err(|error| failed(CHECK, &error))?;
     if let Some(component) = pending.first() {
         let message = match component.outbox {
             None => "the tables are missing or older than this build: call `SeaOrm::migrate`, or run the script of \
@@ -192,22 +181,11 @@ pub(crate) async fn check(store: &SeaOrm) -> Result<(), StoreError> {
         return Err(refused(StoreErrorKind::Schema, CHECK, message));
     }
     store.is_one_database(CHECK).await?;
-    let requirements = requirements(store).await;
+    let requirements = store.dialect().requirements(&system, store.tables()).await;
     match requirements.map_err(|error| failed(CHECK, &error))? {
         Ok(()) => Ok(()),
         Err(message) => Err(refused(StoreErrorKind::Schema, CHECK, message)),
     }
-}
-
-async fn requirements(store: &SeaOrm) -> Result<Result<(), String>, DbErr> {
-    let system = store.inner.connections.system();
-    if !store.inner.connections.pooler() {
-        return store.dialect().requirements(&system, store.tables()).await;
-    }
-    let tx = guard::begin_plain(system).await?;
-    let found = store.dialect().requirements(&tx, store.tables()).await?;
-    guard::commit_plain(tx).await?;
-    Ok(found)
 }
 
 #[cfg(all(test, feature = "postgres", feature = "mysql", feature = "sqlite"))]

@@ -7,17 +7,17 @@ use outbox_core::{
     store::{OpenTx, OutboxRecord, Pool, Store},
 };
 use sea_orm::{
-    DatabaseConnection, DatabaseTransaction, DbBackend, DbErr, ExecResult, QueryResult, Statement, Value,
+    ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend, DbErr, ExecResult, QueryResult, Statement, Value,
 };
 
 use crate::{
-    alone::{self, retried},
     builder::SeaOrmBuilder,
     clock::Clock,
     connections::Connections,
     dialect::{self, Dialect},
     error::{self, failed, refused},
     guard, outbox,
+    retry::retried,
     sentinel::Sentinel,
     tables::{Table, Tables},
 };
@@ -101,16 +101,15 @@ impl SeaOrm {
 
     /// Runs a statement by itself on the system's connections.
     pub(crate) async fn execute(&self, operation: &'static str, statement: Statement) -> Result<ExecResult, StoreError> {
-        let connections = &self.inner.connections;
-        let _writer = connections.writer().await;
-        let (db, pooler) = (connections.system(), connections.pooler());
-        self.bounded(operation, retried(|| alone::execute(db.clone(), statement.clone(), pooler))).await
+        let _writer = self.inner.connections.writer().await;
+        let db = self.inner.connections.system();
+        self.bounded(operation, retried(|| db.execute_raw(statement.clone()))).await
     }
 
     /// Asks a question by itself on the system's connections.
     pub(crate) async fn query(&self, operation: &'static str, statement: Statement) -> Result<Vec<QueryResult>, StoreError> {
-        let (db, pooler) = (self.inner.connections.system(), self.inner.connections.pooler());
-        self.bounded(operation, retried(|| alone::query(db.clone(), statement.clone(), pooler))).await
+        let db = self.inner.connections.system();
+        self.bounded(operation, retried(|| db.query_all_raw(statement.clone()))).await
     }
 
     /// Waits for an answer, but not for ever.

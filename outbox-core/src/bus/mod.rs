@@ -28,13 +28,19 @@ use crate::{
 ///
 /// Cheap to clone; clones share the store and wake the same relay.
 ///
-/// ```ignore
-/// let bus = Bus::new(SeaOrm::new(db.clone()));
+/// ```no_run
+/// # use outbox_core::{Bus, IntegrationEvent, OpenTx, Store, error::PublishError};
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(Serialize, Deserialize, IntegrationEvent)]
+/// # #[event(subject = "shop.orders.placed")]
+/// # struct OrderPlaced { order_id: u64 }
+/// # async fn example<S: Store>(store: S, tx: impl OpenTx<S>, order_id: u64) -> Result<(), PublishError> {
+/// let bus = Bus::new(store);
 ///
-/// let tx = db.begin().await?;
-/// order.insert(&tx).await?;
+/// // With SeaORM: let tx = db.begin().await?; order.insert(&tx).await?;
 /// bus.publish(&tx, &OrderPlaced { order_id }).await?; // one INSERT in the same transaction
-/// tx.commit().await?;
+/// // tx.commit().await?;
+/// # Ok(()) }
 /// ```
 ///
 /// # What is guaranteed

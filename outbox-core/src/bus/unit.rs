@@ -19,11 +19,18 @@ use crate::{
 ///
 /// Made by [`Bus::begin`]. Dropping it rolls back.
 ///
-/// ```ignore
+/// ```no_run
+/// # use outbox_core::{Bus, IntegrationEvent, Store};
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(Serialize, Deserialize, IntegrationEvent)]
+/// # #[event(subject = "shop.orders.placed")]
+/// # struct OrderPlaced { order_id: u64 }
+/// # async fn example<S: Store>(bus: Bus<S>, order_id: u64) -> Result<(), Box<dyn std::error::Error>> {
 /// let unit = bus.begin().await?;
-/// order.insert(unit.tx()).await?;
+/// // With SeaORM: order.insert(unit.tx()).await?;
 /// unit.publish(&OrderPlaced { order_id })?;
 /// unit.commit().await?;
+/// # Ok(()) }
 /// ```
 ///
 /// The commit is guarded: it fails if the transaction is no longer the one that was begun, for
@@ -83,14 +90,23 @@ impl<S: Store> Unit<S> {
     /// Runs `work`, usually with a savepoint of its own; the events that it buffered are forgotten
     /// if it fails.
     ///
-    /// ```ignore
-    /// unit.nested(async {
-    ///     let savepoint = unit.tx().begin().await?;
-    ///     coupon.insert(&savepoint).await?;
-    ///     unit.publish(&CouponUsed { .. })?;
-    ///     savepoint.commit().await
-    /// })
-    /// .await
+    /// ```no_run
+    /// # use outbox_core::{Bus, IntegrationEvent, Store};
+    /// # use serde::{Deserialize, Serialize};
+    /// # #[derive(Serialize, Deserialize, IntegrationEvent)]
+    /// # #[event(subject = "shop.coupons.used")]
+    /// # struct CouponUsed { coupon: u64 }
+    /// # async fn example<S: Store>(bus: Bus<S>, coupon: u64) -> Result<(), Box<dyn std::error::Error>> {
+    /// let unit = bus.begin().await?;
+    /// let used = unit.nested(async {
+    ///     // With SeaORM: let savepoint = unit.tx().begin().await?; ..; savepoint.commit().await?;
+    ///     unit.publish(&CouponUsed { coupon })
+    /// });
+    /// if used.await.is_err() {
+    ///     // The order goes on without the coupon, and without its event.
+    /// }
+    /// unit.commit().await?;
+    /// # Ok(()) }
     /// ```
     ///
     /// # Errors

@@ -29,12 +29,28 @@ type Wrap<T> = Box<dyn FnOnce(T) -> T + Send>;
 /// They share a durable of that name, so their options are the consumer's. A value that two handlers'
 /// attributes set differently must be set here, or the runtime refuses to start.
 ///
-/// ```ignore
+/// ```no_run
+/// # use std::time::Duration;
+/// # use outbox_core::{Consumer, HandlerError, IntegrationEvent, Store, handler};
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(Serialize, Deserialize, IntegrationEvent)]
+/// # #[event(subject = "shop.orders.placed")]
+/// # struct OrderPlaced { order_id: u64 }
+/// # #[derive(Serialize, Deserialize, IntegrationEvent)]
+/// # #[event(subject = "shop.orders.cancelled")]
+/// # struct OrderCancelled { order_id: u64 }
+/// # #[handler(consumer = "shipping")]
+/// # async fn create_shipment(_: OrderPlaced) -> Result<(), HandlerError> { Ok(()) }
+/// # #[handler(consumer = "shipping")]
+/// # async fn cancel_shipment(_: OrderCancelled) -> Result<(), HandlerError> { Ok(()) }
+/// # fn example<S: Store>() -> Consumer<S, ()> {
 /// Consumer::of(create_shipment {})
-///     .handler(cancel_shipment {})           // another event, the same consumer
-///     .max_attempts(10)                      // overrides the attributes
-///     .layer(MyLayer)                        // around the inbox: sees retries and duplicates
-///     .layer_inside(TimeoutLayer::new(Duration::from_secs(20))) // inside the transaction
+///     .handler(cancel_shipment {}) // another event, the same consumer
+///     .max_attempts(10) // overrides the attributes
+///     .timeout(Duration::from_secs(20))
+///     .layer(tower::layer::util::Identity::new()) // around the inbox: sees duplicates, too
+///     .layer_inside(tower::layer::util::Identity::new()) // inside the transaction
+/// # }
 /// ```
 ///
 /// # Order of layers

@@ -38,8 +38,13 @@ use crate::{broker::Broker, bus::Bus, store::OutboxStore};
 /// Usually started by [`Runtime::relay`](crate::Runtime::relay); on its own it serves a process that
 /// only relays, or a test:
 ///
-/// ```ignore
+/// ```no_run
+/// # use outbox_core::{Broker, Bus, Relay, store::OutboxStore};
+/// # async fn example<S: OutboxStore>(
+/// #     bus: Bus<S>, broker: impl Broker, shutdown: tokio_util::sync::CancellationToken,
+/// # ) {
 /// Relay::new(bus, broker).run(shutdown).await;
+/// # }
 /// ```
 ///
 /// # What is guaranteed

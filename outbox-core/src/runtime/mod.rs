@@ -28,13 +28,27 @@ type Mount<S> = Box<dyn FnOnce(&Bus<S>) -> Result<Built, BuildError> + Send>;
 
 /// Relay and consumers of one process.
 ///
-/// ```ignore
-/// bus.runtime(JetStream::connect(url).await?)
+/// ```no_run
+/// # use outbox_core::{Broker, Bus, Consumer, HandlerError, IntegrationEvent, RelayOptions, State, handler};
+/// # use outbox_core::store::{InboxStore, OutboxStore};
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(Serialize, Deserialize, IntegrationEvent)]
+/// # #[event(subject = "shop.orders.placed")]
+/// # struct OrderPlaced { order_id: u64 }
+/// # #[derive(Clone)]
+/// # struct App;
+/// # #[handler(consumer = "shipping")]
+/// # async fn create_shipment(_: OrderPlaced, _: State<App>) -> Result<(), HandlerError> { Ok(()) }
+/// # async fn example<S: OutboxStore + InboxStore>(
+/// #     bus: Bus<S>, broker: impl Broker, app: App, shutdown: tokio_util::sync::CancellationToken,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
+/// bus.runtime(broker)
 ///     .state(app)
 ///     .relay(RelayOptions::default())
 ///     .consumer(Consumer::of(create_shipment {}))
 ///     .run(shutdown)
 ///     .await?;
+/// # Ok(()) }
 /// ```
 #[must_use = "a runtime does nothing until it runs"]
 pub struct Runtime<S: Store, B, St = ()> {

@@ -32,11 +32,15 @@ impl<T: Send + Sync + 'static> Store for FakeStore<T> {
         unreachable!()
     }
 
+    async fn commit_with(&self, _: T, _: &str, _: Vec<OutboxRecord>) -> Result<(), StoreError> {
+        unreachable!()
+    }
+
     async fn rollback(&self, _: T) -> Result<(), StoreError> {
         unreachable!()
     }
 
-    async fn ping(&self) -> Result<(), StoreError> {
+    async fn ping(&self) -> Result<u64, StoreError> {
         unreachable!()
     }
 

@@ -200,6 +200,35 @@ on_every_database! {
         assert!(!next.passed, "a new round");
     }
 
+    /// Between taking its number and writing its row a transaction must be visible to the proof.
+    async fn a_floor_waits_for_a_writer_that_has_only_a_number(db: TestDatabase) {
+        if db.kind != Database::Postgres {
+            return;
+        }
+        let store = store(&db).await;
+        run(&db.connection, "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1.5); RETURN NEW; END'").await;
+        run(&db.connection, "CREATE TRIGGER dawdle BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION dawdle()").await;
+        for records in [1, 2] {
+            let writer = tokio::spawn({
+                let store = store.clone();
+                async move {
+                    let tx = store.begin(Pool::Consumer).await.expect("begin");
+                    let records: Vec<_> = (0..records).map(|_| record(None)).collect();
+                    store.insert(&tx, TARGET, &records).await.expect("insert");
+                    store.commit(tx).await.expect("commit");
+                }
+            });
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let mut probe = store.probe_floor(TARGET, None).await.expect("probe").expect("a probe");
+            assert!(probe.candidate > 0);
+            probe = store.probe_floor(TARGET, Some(probe)).await.expect("probe").expect("a probe");
+            assert!(!probe.passed && !writer.is_finished(), "the writer has a number and is not done");
+            writer.await.expect("the writer");
+            probe = store.probe_floor(TARGET, Some(probe)).await.expect("probe").expect("a probe");
+            assert!(probe.passed);
+        }
+    }
+
     /// The relay may not make writers wait or fall victim to deadlocks, at the default isolation.
     async fn writers_never_see_a_deadlock(db: TestDatabase) {
         let store = store(&db).await;
