@@ -62,7 +62,7 @@ impl Losses {
 
     /// Searches what is delivered and not settled.
     ///
-    /// Not to be cancelled half-way without harm: it is then done again.
+    /// If it is cancelled half-way, it is done again.
     pub(super) async fn look_into(
         &mut self,
         api: &Api,
@@ -87,7 +87,7 @@ impl Losses {
     }
 }
 
-/// Also returns where to go on.
+/// Also returns where the next search is to go on.
 async fn search(
     api: &Api,
     durable: &Durable,

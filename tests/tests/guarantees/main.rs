@@ -4,6 +4,8 @@
 
 mod consuming;
 mod dying;
+mod layers;
+mod observing;
 mod ordering;
 mod outages;
 mod publishing;
