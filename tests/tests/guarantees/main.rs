@@ -4,6 +4,7 @@
 
 mod consuming;
 mod dying;
+mod interop;
 mod layers;
 mod observing;
 mod ordering;

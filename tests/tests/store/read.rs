@@ -263,7 +263,11 @@ async fn passed(store: &SeaOrm, mut probe: FloorProbe) -> FloorProbe {
         tries += 1;
         assert!(tries < 600, "the horizon does not move");
         tokio::time::sleep(Duration::from_millis(50)).await;
-        probe = store.probe_floor(TARGET, Some(probe)).await.expect("probe").expect("a probe");
+        probe = store
+            .probe_floor(TARGET, Some(probe))
+            .await
+            .expect("probe")
+            .expect("a probe");
     }
     probe
 }
