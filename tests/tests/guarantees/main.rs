@@ -13,3 +13,4 @@ mod publishing;
 mod relaying;
 mod shop;
 mod stopping;
+mod versions;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outbox_core::RelayOptions;
+use outbox_core::{DispatchError, Relay, RelayOptions};
 use outbox_tests::{Database, NatsConfig, NatsServer, TestDatabase, eventually, on_every_database};
 use sea_orm::ConnectionTrait;
 
@@ -170,6 +170,29 @@ on_every_database! {
         shop.await_empty("outbox").await;
         shop.await_empty("outbox_held").await;
         relay.stop().await;
+    }
+
+    /// R2: one batch without a runtime: all answers awaited and settled, counts returned; refused while
+    /// another relay is active.
+    async fn a_batch_is_dispatched_without_a_runtime(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let relay = Relay::new(shop.bus.clone(), shop.broker.clone()).options(relay().batch(50));
+        assert_eq!(relay.dispatch_batch().await.unwrap().published, 0);
+        for number in 1..=60 {
+            shop.order(number).await;
+        }
+        let sql = "UPDATE outbox SET headers = 'nonsense' WHERE seq = (SELECT s FROM (SELECT MIN(seq) AS s FROM outbox) AS m)";
+        shop.db.connection.execute_unprepared(sql).await.unwrap();
+        let done = relay.dispatch_batch().await.unwrap();
+        assert_eq!((done.published, done.failed, done.dead), (49, 1, 1));
+        assert_eq!(shop.count("outbox").await, 10);
+        assert_eq!(shop.stream().await.len(), 49);
+        let active = shop.relay();
+        eventually("another active relay", DEADLINE, async || shop.count("outbox").await == 0).await;
+        let refused = relay.dispatch_batch().await.unwrap_err();
+        assert!(matches!(refused, DispatchError::NotActive { .. }), "{refused}");
+        active.stop().await;
+        assert_eq!(relay.dispatch_batch().await.unwrap().published, 0);
     }
 }
 
