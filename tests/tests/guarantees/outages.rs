@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use outbox_tests::{Child, Database, MariaDb, Postgres, TestDatabase, eventually};
+use sea_orm::TransactionTrait;
 
 use crate::shop::{Act, DEADLINE, Script, Shop, shipping};
 
@@ -82,6 +83,27 @@ macro_rules! on_servers {
 }
 
 on_servers! {
+    /// R2: a row with a lower number that commits after a higher one was published is found.
+    async fn a_row_that_commits_late_is_found(kind: Database) {
+        let (_server, db) = Server::start(kind).await;
+        let shop = Shop::open(db).await;
+        let relay = shop.relay();
+        let late = shop.db.connection.begin().await.unwrap();
+        shop.order_in(&late, 1, None).await;
+        for number in 2..=20 {
+            shop.order(number).await;
+        }
+        shop.await_published(2..=20).await;
+        shop.await_empty("outbox").await;
+        // Long enough for a floor to be proved, if one could be.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        shop.order(21).await;
+        shop.await_published(2..=21).await;
+        late.commit().await.unwrap();
+        shop.await_published(1..=21).await;
+        relay.stop().await;
+    }
+
     /// R5: the database is killed in the middle of handling, with one attempt allowed.
     async fn a_database_outage_spends_no_attempt(kind: Database) {
         let (server, db) = Server::start(kind).await;
