@@ -114,6 +114,19 @@ impl<E: Error + Send + Sync + 'static> From<E> for HandlerError {
     }
 }
 
+// So that a test that calls a handler may use `?`.
+impl From<HandlerError> for BoxError {
+    fn from(error: HandlerError) -> Self {
+        error.source
+    }
+}
+
+impl From<HandlerError> for Box<dyn Error> {
+    fn from(error: HandlerError) -> Self {
+        error.source
+    }
+}
+
 impl fmt::Debug for HandlerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HandlerError")

@@ -223,6 +223,7 @@ fn of_row(held: &HeldRow) -> DeadLetterSummary {
         first_error: held
             .first_error
             .as_deref()
+            .filter(|first| Some(*first) != held.last_error.as_deref())
             .map(|error| one_line(error, 1000)),
         attempts: held.attempts,
         replays: 0,
@@ -235,7 +236,7 @@ fn of_letter(number: u64, letter: &DeadLetter) -> DeadLetterSummary {
     let envelope = wire::incoming(&letter.message, letter.origin.stored_at).ok();
     DeadLetterSummary {
         id: DeadLetterId::Consumer(number),
-        consumer: Some(letter.consumer.clone()),
+        consumer: Some(one_line(&letter.consumer, 200)),
         message_id: envelope.as_ref().map(|envelope| envelope.id),
         event_type: envelope
             .as_ref()
