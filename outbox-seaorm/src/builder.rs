@@ -141,6 +141,10 @@ impl SeaOrmBuilder {
         self
     }
 
+    pub(crate) const fn names(&self) -> &Names {
+        &self.names
+    }
+
     /// Builds the store. Connects to nothing yet.
     ///
     /// # Errors

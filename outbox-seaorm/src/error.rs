@@ -56,6 +56,8 @@ impl From<&DbErr> for DatabaseError {
             }
             DbErr::ConnectionAcquire(ConnAcquireErr::ConnectionClosed) => Self::text("the pool is closed"),
             DbErr::Conn(_) => Self::text("not connected"),
+            // Texts of this crate, and of SeaORM about itself.
+            DbErr::Exec(RuntimeErr::Internal(message)) => Self::text(message.as_str()),
             DbErr::Type(_) | DbErr::TryIntoErr { .. } => Self::text("a column had another type than expected"),
             _ => Self::text("an error of the database library"),
         }

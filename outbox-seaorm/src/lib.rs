@@ -27,15 +27,16 @@ with_a_database! {
     mod outbox;
     mod retry;
     mod rows;
+    mod schema;
     mod sentinel;
-mod store;
+    mod store;
     mod tables;
     mod text;
 
     pub use builder::SeaOrmBuilder;
     pub use clock::{Clock, ManualClock};
     pub use error::DatabaseError;
-    pub use migrate::migration_sql;
+    pub use schema::migration_sql;
     pub use store::SeaOrm;
     pub use tables::NameError;
 }

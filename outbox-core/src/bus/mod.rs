@@ -9,6 +9,7 @@ mod unit;
 
 use std::{fmt, sync::Arc};
 
+use tracing::Instrument;
 use uuid::Uuid;
 
 pub(crate) use buffer::{EventBuffer, nested};
@@ -156,9 +157,11 @@ impl<S: Store> Bus<S> {
             .prepare
             .record(event, options, &Provenance::none())?;
         let id = record.id;
+        let span = tracing::debug_span!("publish", message_id = %id, event_type = E::TYPE, subject = E::SUBJECT);
         self.inner
             .store
             .insert(tx.open_tx(), &self.target, std::slice::from_ref(&record))
+            .instrument(span)
             .await
             .map_err(|error| PublishError::store(E::TYPE, error))?;
         self.signal.touch();

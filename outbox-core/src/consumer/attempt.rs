@@ -8,6 +8,7 @@ use time::OffsetDateTime;
 use tokio::time::{Instant, interval_at, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tower::{Service, ServiceExt};
+use tracing::Instrument;
 
 use super::{
     alone::Alone,
@@ -210,7 +211,13 @@ async fn decide<S: InboxStore, B: Broker, H: DeliveryHandle>(
         envelope: envelope.clone(),
     };
     let (began, epoch) = (Instant::now(), shared.store.epoch());
-    let result = call(shared, delivery, service).await;
+    // Handlers' own log lines stand inside this span.
+    let span = tracing::info_span!(
+        "handle", consumer = %settings.name, message_id = %envelope.id, event_type = envelope.event_type,
+        subject = envelope.subject, attempt = delivery.attempt, deliveries = delivery.deliveries,
+        correlation_id = envelope.correlation_id, traceparent = envelope.trace.traceparent
+    );
+    let result = call(shared, delivery, service).instrument(span).await;
     drop(permit);
     let attempt = Attempt {
         shared,

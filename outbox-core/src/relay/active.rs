@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 use uuid::Uuid;
 
 use super::{
@@ -238,7 +239,8 @@ async fn active<S: OutboxStore, B: Broker>(
     while let Some(shared) = publisher.clone() {
         let began = Instant::now();
         let mut engine = Engine::new(parts(relay, shared), lease.clone(), acquired, Mode::Run);
-        let end = engine.run(stop).await;
+        let span = tracing::info_span!("relay", target_name = %lease.target, epoch = lease.epoch);
+        let end = engine.run(stop).instrument(span).await;
         let unsettled = engine.into_unsettled();
         if matches!(end, End::LeaseLost | End::BrokerAway) {
             // Before anything else: what it still has queued must not outlive the lease.

@@ -69,6 +69,11 @@ pub(crate) trait Dialect: Sync {
 
     // ===== The outbox =====
 
+    /// How many pairs, moves or changes go into one statement.
+    fn pairs(&self) -> usize {
+        512
+    }
+
     /// How many of `rows` the next INSERT takes.
     fn chunk(&self, rows: usize) -> usize;
 
@@ -81,21 +86,21 @@ pub(crate) trait Dialect: Sync {
     /// Reads the outbox.
     fn read(&self, table: &Table, query: &ReadQuery) -> Statement;
 
-    /// Deletes rows by number and id; at most [`PAIRS`] of them.
+    /// Deletes rows by number and id.
     fn settle(&self, table: &Table, rows: &[Settled]) -> Statement;
 
     // ===== The held table =====
 
-    /// Copies rows to the held table, by number and id; at most [`PAIRS`].
+    /// Copies rows to the held table, by number and id.
     fn hold(&self, tables: &Tables, table: &Table, target: &str, now: &str, moves: &[HoldMove]) -> Statement;
 
-    /// Deletes moved rows by number and id; at most [`PAIRS`].
+    /// Deletes moved rows by number and id.
     fn remove(&self, table: &Table, moves: &[HoldMove]) -> Statement;
 
-    /// Changes held rows by id and message id; at most [`PAIRS`].
+    /// Changes held rows by id and message id.
     fn change(&self, table: &Table, target: &str, now: &str, changes: &[HeldChange]) -> Statement;
 
-    /// Deletes held rows by id and message id; at most [`PAIRS`].
+    /// Deletes held rows by id and message id.
     fn settle_held(&self, table: &Table, target: &str, rows: &[(i64, Uuid)]) -> Statement;
 
     // ===== The inbox =====
@@ -155,9 +160,6 @@ pub(crate) trait Dialect: Sync {
         "SAVEPOINT outbox_guard"
     }
 }
-
-/// At most this many pairs go into one statement.
-pub(crate) const PAIRS: usize = 512;
 
 /// A connection that answers queries, as a trait object.
 pub(crate) trait Query: Sync {

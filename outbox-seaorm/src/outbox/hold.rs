@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::fence::Fence;
 use crate::{
     SeaOrm,
-    dialect::{MESSAGE, PAIRS, binds},
+    dialect::{MESSAGE, binds},
     error::refused,
     rows::int,
 };
@@ -25,7 +25,7 @@ pub(super) async fn hold(store: &SeaOrm, lease: &Lease, moves: &[HoldMove]) -> R
     let table = store.outbox(&lease.target, HOLD)?;
     let (dialect, now) = (store.dialect(), store.now());
     let fence = Fence::begin(store, HOLD, lease).await?;
-    for chunk in moves.chunks(PAIRS) {
+    for chunk in moves.chunks(dialect.pairs()) {
         let copied = fence.execute(dialect.hold(store.tables(), table, &lease.target, &now, chunk)).await?;
         let removed = fence.execute(dialect.remove(table, chunk)).await?;
         let wanted = u64::try_from(chunk.len()).unwrap_or(u64::MAX);
@@ -41,7 +41,7 @@ pub(super) async fn hold(store: &SeaOrm, lease: &Lease, moves: &[HoldMove]) -> R
 pub(super) async fn change(store: &SeaOrm, lease: &Lease, changes: &[HeldChange]) -> Result<(), StoreError> {
     let now = store.now();
     let fence = Fence::begin(store, CHANGE, lease).await?;
-    for chunk in changes.chunks(PAIRS) {
+    for chunk in changes.chunks(store.dialect().pairs()) {
         fence.execute(store.dialect().change(&store.tables().held, &lease.target, &now, chunk)).await?;
     }
     fence.commit().await
@@ -49,7 +49,7 @@ pub(super) async fn change(store: &SeaOrm, lease: &Lease, changes: &[HeldChange]
 
 pub(super) async fn settle(store: &SeaOrm, target: &str, rows: &[(i64, Uuid)]) -> Result<u64, StoreError> {
     let mut deleted = 0;
-    for chunk in rows.chunks(PAIRS) {
+    for chunk in rows.chunks(store.dialect().pairs()) {
         let statement = store.dialect().settle_held(&store.tables().held, target, chunk);
         deleted += store.execute(SETTLE, statement).await?.rows_affected();
     }
@@ -68,7 +68,7 @@ pub(super) async fn release_due(store: &SeaOrm, lease: &Lease, limit: u32) -> Re
     let due = fence.query(store.sql(&sql, vec![lease.target.as_str().into(), i64::from(limit).into()])).await?;
     let ids: Vec<Value> = due.iter().filter_map(|row| int(row, 0)).map(Value::from).collect();
     let mut moved = 0;
-    for chunk in ids.chunks(PAIRS) {
+    for chunk in ids.chunks(512) {
         let list = binds(chunk.len());
         let sql = format!(
             "INSERT INTO {table} ({MESSAGE}, occurred_at) SELECT {MESSAGE}, due_at FROM {held} \

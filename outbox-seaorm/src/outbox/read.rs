@@ -5,7 +5,7 @@ use outbox_core::{
     store::{OutboxRow, ReadQuery, Settled},
 };
 
-use crate::{SeaOrm, dialect::PAIRS, rows};
+use crate::{SeaOrm, rows};
 
 const READ: &str = "read the outbox";
 const SETTLE: &str = "delete published rows";
@@ -26,7 +26,7 @@ pub(super) async fn read(store: &SeaOrm, target: &str, query: &ReadQuery) -> Res
 pub(super) async fn settle(store: &SeaOrm, target: &str, settled: &[Settled]) -> Result<u64, StoreError> {
     let table = store.outbox(target, SETTLE)?;
     let mut deleted = 0;
-    for chunk in settled.chunks(PAIRS) {
+    for chunk in settled.chunks(store.dialect().pairs()) {
         deleted += store.execute(SETTLE, store.dialect().settle(table, chunk)).await?.rows_affected();
     }
     Ok(deleted)

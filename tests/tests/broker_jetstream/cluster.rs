@@ -138,3 +138,47 @@ async fn a_change_of_leaders_loses_and_doubles_nothing() {
     assert_eq!(stored.len(), ids.len());
     assert_eq!(stored.into_iter().collect::<BTreeSet<_>>(), ids);
 }
+
+/// The durable's leader freezes while we are connected to another server: nothing is heard of the
+/// open request any more, and it is made again.
+#[tokio::test]
+async fn a_frozen_leader_is_noticed() {
+    let servers = cluster().await;
+    let setup = broker(&servers).await;
+    eventually("a durable", RECOVERY, async || {
+        setup.subscribe(&spec("c", &["shop.a"])).await
+    })
+    .await;
+    let jetstream = servers[0].nats().jetstream().await;
+    let leader = eventually("a leader", RECOVERY, async || {
+        let stream = jetstream.get_stream("SHOP").await.ok()?;
+        let info = stream.consumer_info("c").await.ok()?;
+        info.cluster?.leader
+    })
+    .await;
+    let (frozen, other) = match leader.as_str() {
+        "n0" => (0, 1),
+        "n1" => (1, 2),
+        _ => (2, 0),
+    };
+    let broker = JetStream::connect(servers[other].nats().url())
+        .await
+        .expect("connect");
+    let publisher = publisher(&broker).await;
+    let mut subscription = broker
+        .subscribe(&spec("c", &["shop.a"]))
+        .await
+        .expect("subscribe");
+    let idle = tokio::time::timeout(Duration::from_millis(500), subscription.pull(1)).await;
+    assert!(idle.is_err(), "{idle:?}");
+    servers[frozen].freeze();
+    let start = Instant::now();
+    let (got, ()) = tokio::join!(
+        next(&mut subscription, &broker),
+        publish_at_last(&publisher, "shop.a", "a"),
+    );
+    eprintln!("frozen leader: delivered after {:?}", start.elapsed());
+    assert_eq!(got, "a");
+    assert!(start.elapsed() < RECOVERY, "{:?}", start.elapsed());
+    servers[frozen].thaw();
+}

@@ -347,3 +347,26 @@ async fn many_acknowledgements_at_once() {
     assert_eq!((pending.waiting, pending.unsettled), (0, 0));
     let _: JetStream = broker;
 }
+
+/// Somebody swallows the request, so that neither a message nor a status ever comes.
+#[tokio::test]
+async fn silence_about_a_request_is_noticed() {
+    let server = NatsServer::start().await;
+    let broker = shop().connect(server.nats().url()).await.expect("connect");
+    let mut subscription = broker
+        .subscribe(&spec("c", &["shop.a"]))
+        .await
+        .expect("subscribe");
+    let foreign = server.nats().connect().await;
+    let _swallowed = foreign
+        .subscribe("$JS.API.CONSUMER.MSG.NEXT.SHOP.c")
+        .await
+        .expect("subscribe");
+    foreign.flush().await.expect("flush");
+    let jetstream = server.nats().jetstream().await;
+    let stream = jetstream.get_stream("SHOP").await.expect("the stream");
+    stream.delete_consumer("c").await.expect("deleted");
+    let pulled = tokio::time::timeout(Duration::from_secs(15), subscription.pull(1)).await;
+    let error = pulled.expect("in time").expect_err("gone");
+    assert!(error.to_string().contains("is gone"), "{error}");
+}

@@ -12,5 +12,6 @@ mod outages;
 mod publishing;
 mod relaying;
 mod shop;
+mod starting;
 mod stopping;
 mod versions;

@@ -19,6 +19,17 @@ on_every_database! {
         }
     }
 
+    async fn numbers_are_never_given_again(db: TestDatabase) {
+        let store = store(&db).await;
+        let mut last = 0;
+        for _ in 0..3 {
+            let row = publish(&store, &[record(None)]).await.remove(0);
+            assert!(row.seq > last);
+            last = row.seq;
+            store.settle(TARGET, &[settled(&row)]).await.expect("settle");
+        }
+    }
+
     async fn every_byte_comes_back(db: TestDatabase) {
         let store = store(&db).await;
         let bytes: Vec<u8> = (0..1 << 20).map(|number: u32| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();

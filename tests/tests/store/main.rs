@@ -1,5 +1,6 @@
 //! The SeaORM store keeps the contract of every trait method, on every database.
 
+mod classify;
 mod guard;
 mod hold;
 mod inbox;

@@ -129,7 +129,7 @@ on_every_database! {
     async fn it_runs_on_a_given_transaction(db: TestDatabase) -> Result<(), DbErr> {
         let store = SeaOrm::new(db.connection.clone());
         let tx = store.begin(Pool::User).await.expect("begin");
-        store.migrate_with(&tx).await?;
+        SeaOrm::builder(sea_orm::DatabaseConnection::default()).migrate_with(&tx).await?;
         tx.commit().await?;
         store.check_schema().await.expect("it is up to date");
         use_all(&store).await;

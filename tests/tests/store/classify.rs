@@ -1,0 +1,101 @@
+//! What kind of error it is, by the database's codes.
+
+use std::fmt;
+
+use outbox_core::{
+    error::StoreErrorKind,
+    store::{Pool, Store},
+};
+use outbox_tests::{Database, TestDatabase, on_every_database};
+use sea_orm::{ConnectionTrait, DbErr, TransactionTrait};
+
+use crate::support::*;
+
+/// An error of the user's own, around one of the database.
+#[derive(Debug)]
+struct Mine(DbErr);
+
+impl fmt::Display for Mine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the order could not be saved")
+    }
+}
+
+impl std::error::Error for Mine {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+on_every_database! {
+    async fn the_cause_is_found_in_the_chain(db: TestDatabase) {
+        let store = store(&db).await;
+        run(&db.connection, "CREATE TABLE things (id INTEGER PRIMARY KEY)").await;
+        run(&db.connection, "INSERT INTO things VALUES (1)").await;
+        let duplicate = db.connection.execute_unprepared("INSERT INTO things VALUES (1)").await.expect_err("a duplicate");
+        assert_eq!(store.classify(&duplicate), Some(StoreErrorKind::Other));
+        assert_eq!(store.classify(&Mine(duplicate)), Some(StoreErrorKind::Other));
+        assert_eq!(store.classify(&fmt::Error), None, "no database error");
+        assert_eq!(store.classify(&DbErr::RecordNotFound("a thing".to_owned())), None, "not from the database");
+        let error = store.insert(&store.begin(Pool::User).await.expect("begin"), "unknown", &[]).await.expect_err("unknown");
+        assert_eq!(store.classify(&error), Some(StoreErrorKind::Schema));
+    }
+
+    async fn waiting_in_vain_for_a_lock_is_busy(db: TestDatabase) {
+        let store = store(&db).await;
+        run(&db.connection, "CREATE TABLE things (id INTEGER PRIMARY KEY, n INTEGER)").await;
+        run(&db.connection, "INSERT INTO things VALUES (1, 0)").await;
+        let first = store.begin(Pool::User).await.expect("begin");
+        run(&first, "UPDATE things SET n = 1").await;
+        let error = match db.kind {
+            Database::Postgres => {
+                let second = db.connection.begin().await.expect("begin");
+                run(&second, "SET LOCAL lock_timeout = '100ms'").await;
+                second.execute_unprepared("UPDATE things SET n = 2").await.expect_err("locked")
+            }
+            Database::MariaDb => {
+                let second = db.connection.begin().await.expect("begin");
+                run(&second, "SET innodb_lock_wait_timeout = 1").await;
+                second.execute_unprepared("UPDATE things SET n = 2").await.expect_err("locked")
+            }
+            // The driver waits for five seconds.
+            Database::Sqlite => db.connection.execute_unprepared("UPDATE things SET n = 2").await.expect_err("locked"),
+        };
+        assert_eq!(store.classify(&error), Some(StoreErrorKind::Busy), "{error:?}");
+    }
+
+    /// A failover can leave a connection on a server that only reads.
+    async fn a_server_that_only_reads_is_unavailable(db: TestDatabase) {
+        if db.kind == Database::Sqlite {
+            return;
+        }
+        let store = store(&db).await;
+        let tx = db.connection.begin_with_config(None, Some(sea_orm::AccessMode::ReadOnly)).await.expect("begin");
+        let error = store.insert(&tx, TARGET, &[record(None)]).await.expect_err("read-only");
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error:?}");
+    }
+
+    async fn a_killed_connection_is_unavailable(db: TestDatabase) {
+        if db.kind == Database::Sqlite {
+            return;
+        }
+        let store = store(&db).await;
+        let tx = store.begin(Pool::Consumer).await.expect("begin");
+        let id = if db.kind == Database::Postgres { "SELECT pg_backend_pid()" } else { "SELECT CONNECTION_ID()" };
+        let row = tx.query_one_raw(sea_orm::Statement::from_string(tx.get_database_backend(), id)).await.expect("ask").expect("a row");
+        match db.kind {
+            Database::Postgres => {
+                let id = row.try_get_by_index::<i32>(0).expect("a number");
+                run(&db.connection, &format!("SELECT pg_terminate_backend({id})")).await;
+            }
+            _ => {
+                let id = row.try_get_by_index::<u64>(0).expect("a number");
+                run(&db.connection, &format!("KILL {id}")).await;
+            }
+        }
+        let error = store.insert(&tx, TARGET, &[record(None)]).await.expect_err("killed");
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error:?}");
+        let error = store.commit(tx).await.expect_err("killed");
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error:?}");
+    }
+}
