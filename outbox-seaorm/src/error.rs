@@ -139,7 +139,7 @@ pub(crate) fn kind(error: &DbErr) -> Option<StoreErrorKind> {
 fn runtime_kind(error: &RuntimeErr) -> Option<StoreErrorKind> {
     match error {
         RuntimeErr::SqlxError(error) => Some(sqlx_kind(error)),
-        _ => Some(StoreErrorKind::Other),
+        RuntimeErr::Internal(_) => Some(StoreErrorKind::Other),
     }
 }
 

@@ -217,7 +217,7 @@ impl Store for SeaOrm {
 }
 
 impl OpenTx<SeaOrm> for DatabaseTransaction {
-    fn open_tx(&self) -> &DatabaseTransaction {
+    fn open_tx(&self) -> &Self {
         self
     }
 }

@@ -104,17 +104,17 @@ mod tests {
 
     use super::*;
 
-    fn settings(value: Value) -> Settings {
+    fn settings(value: &Value) -> Settings {
         value.as_object().cloned().unwrap_or_default()
     }
 
     #[test]
     fn names_field_and_both_values() {
         let theirs = settings(
-            json!({ "ack_wait": 30_000_000_000u64, "filter_subjects": ["b", "a"], "other": 1 }),
+            &json!({ "ack_wait": 30_000_000_000u64, "filter_subjects": ["b", "a"], "other": 1 }),
         );
         let ours = settings(
-            json!({ "ack_wait": 5_000_000_000u64, "filter_subjects": ["a", "b"], "backoff": [] }),
+            &json!({ "ack_wait": 5_000_000_000u64, "filter_subjects": ["a", "b"], "backoff": [] }),
         );
         let found = differences(&theirs, &ours);
         assert_eq!(

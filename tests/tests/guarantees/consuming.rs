@@ -48,7 +48,7 @@ on_every_database! {
             for (name, values) in original.headers.iter().filter(|(name, _)| name.to_string() != "Nats-Msg-Id") {
                 headers.append(name.clone(), values[0].clone());
             }
-            client.publish_with_headers("shop.orders.placed", headers, original.payload.clone().into()).await.unwrap();
+            client.publish_with_headers("shop.orders.placed", headers, original.payload.clone()).await.unwrap();
         }
         client.flush().await.unwrap();
         let first = shop.consumer(&script, shipping());

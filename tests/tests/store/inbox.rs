@@ -274,7 +274,9 @@ on_every_database! {
             pruned += pruner.await.expect("a pruner");
         }
         // On PostgreSQL a pruner that finds all old rows in others' hands ends early.
-        while let 1.. = store.prune(MINUTE, 100).await.map(|count| { pruned += count; count }).expect("prune") {}
+        while let count @ 1.. = store.prune(MINUTE, 100).await.expect("prune") {
+            pruned += count;
+        }
         assert_eq!(pruned, 4000);
         assert_eq!(number(&db.connection, "SELECT COUNT(*) FROM inbox").await, handled);
     }

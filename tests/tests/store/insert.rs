@@ -64,7 +64,7 @@ on_every_database! {
 
         let tx = db.connection.begin().await.expect("begin");
         let kept = record(None);
-        store.insert(&tx, TARGET, &[kept.clone()]).await.expect("insert");
+        store.insert(&tx, TARGET, std::slice::from_ref(&kept)).await.expect("insert");
         let nested = tx.begin().await.expect("a savepoint");
         store.insert(&nested, TARGET, &[record(None)]).await.expect("insert");
         nested.rollback().await.expect("roll back to the savepoint");

@@ -103,7 +103,7 @@ on_every_database! {
         };
         for error in [
             store.hold(&old, &[to_held(&rows[0], HeldReason::Failing)]).await.expect_err("hold"),
-            store.change_held(&old, &[change.clone()]).await.expect_err("change"),
+            store.change_held(&old, std::slice::from_ref(&change)).await.expect_err("change"),
             store.release_due(&old, 10).await.expect_err("release due"),
             store.repair_heads(&old, false).await.expect_err("repair"),
         ] {

@@ -8,7 +8,7 @@ use outbox_core::{
 };
 use outbox_seaorm::SeaOrm;
 use outbox_tests::{Database, Direction, Proxy, SqliteFile, TestDatabase, on_every_database};
-use sea_orm::{ConnectOptions, ConnectionTrait};
+use sea_orm::ConnectOptions;
 use uuid::Uuid;
 
 use crate::support::*;

@@ -88,8 +88,8 @@ on_every_database! {
         let store = store(&db).await;
         let (early, late) = (record(None), record(None));
         let tx = store.begin(Pool::User).await.expect("begin");
-        store.insert(&tx, TARGET, &[early.clone()]).await.expect("insert");
-        let rows = publish(&store, &[late.clone()]).await;
+        store.insert(&tx, TARGET, std::slice::from_ref(&early)).await.expect("insert");
+        let rows = publish(&store, std::slice::from_ref(&late)).await;
         assert_eq!(read_ids(&store).await, [late.id]);
         let mut query = everything();
         query.exclude = SeqRuns::of([rows[0].seq]);
