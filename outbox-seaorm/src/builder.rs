@@ -9,8 +9,8 @@ use crate::{
     clock::Clock,
     connections::{Connections, Limits, is_scattered},
     dialect,
-    sentinel::Sentinel,
     error::refused,
+    sentinel::Sentinel,
     store::{Inner, SeaOrm},
     tables::{Names, Tables},
 };
@@ -41,7 +41,12 @@ pub struct SeaOrmBuilder {
 
 impl SeaOrmBuilder {
     pub(crate) fn new(db: DatabaseConnection) -> Self {
-        Self { db, names: Names::default(), clock: Clock::Database, limits: Limits::default() }
+        Self {
+            db,
+            names: Names::default(),
+            clock: Clock::Database,
+            limits: Limits::default(),
+        }
     }
 
     /// The schema (on MySQL: the database) of the tables. Without it they are where the
@@ -163,7 +168,15 @@ impl SeaOrmBuilder {
             return Err(refused(StoreErrorKind::Schema, BUILD, message));
         }
         let connections = Connections::new(self.db, self.limits);
-        Ok(SeaOrm { inner: Arc::new(Inner { dialect, tables, clock: self.clock, connections, sentinel: Sentinel::default() }) })
+        Ok(SeaOrm {
+            inner: Arc::new(Inner {
+                dialect,
+                tables,
+                clock: self.clock,
+                connections,
+                sentinel: Sentinel::default(),
+            }),
+        })
     }
 }
 
@@ -182,6 +195,9 @@ fn backend(db: &DatabaseConnection) -> Option<DbBackend> {
 
 impl fmt::Debug for SeaOrmBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SeaOrmBuilder").field("names", &self.names).field("limits", &self.limits).finish_non_exhaustive()
+        f.debug_struct("SeaOrmBuilder")
+            .field("names", &self.names)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
     }
 }

@@ -50,7 +50,8 @@ impl ManualClock {
 
     /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
-        self.0.fetch_add(crate::clock::duration_micros(by), Ordering::SeqCst);
+        self.0
+            .fetch_add(crate::clock::duration_micros(by), Ordering::SeqCst);
     }
 
     /// Sets the clock, also back.
@@ -76,13 +77,16 @@ fn micros(moment: OffsetDateTime) -> i64 {
 
 /// The moment that many microseconds after 1970; the beginning of 1970 if no date can express it.
 pub(crate) fn moment(micros: i64) -> OffsetDateTime {
-    OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000).unwrap_or(OffsetDateTime::UNIX_EPOCH)
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000)
+        .unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }
 
 /// A duration in microseconds. At most a hundred years, which every database can add to a date.
 pub(crate) fn duration_micros(duration: Duration) -> i64 {
     const CENTURY: i64 = 100 * 366 * 86_400 * 1_000_000;
-    i64::try_from(duration.as_micros()).unwrap_or(CENTURY).min(CENTURY)
+    i64::try_from(duration.as_micros())
+        .unwrap_or(CENTURY)
+        .min(CENTURY)
 }
 
 /// Microseconds as a duration; zero if negative.

@@ -27,7 +27,10 @@ impl Code {
             return Self::MySql(error.number());
         }
         #[cfg(feature = "sqlite")]
-        if error.try_downcast_ref::<sqlx::sqlite::SqliteError>().is_some() {
+        if error
+            .try_downcast_ref::<sqlx::sqlite::SqliteError>()
+            .is_some()
+        {
             let code = error.code().and_then(|code| code.parse().ok());
             return code.map_or(Self::Unknown, Self::Sqlite);
         }
@@ -48,12 +51,35 @@ impl Code {
     pub(crate) fn may_quote_data(&self) -> bool {
         match self {
             // Data exceptions, integrity violations, check option, P0: raised by the user's own code.
-            Self::Postgres(code) => ["22", "23", "44", "P0"].iter().any(|class| code.starts_with(class)),
+            Self::Postgres(code) => ["22", "23", "44", "P0"]
+                .iter()
+                .any(|class| code.starts_with(class)),
             // Only codes whose messages are known to hold names at most.
             Self::MySql(code) => !matches!(
                 code,
-                1021 | 1037 | 1040 | 1041 | 1044 | 1045 | 1047 | 1049 | 1053 | 1054 | 1114 | 1142 | 1146 | 1153
-                    | 1205 | 1213 | 1290 | 1305 | 1317 | 1792 | 1836 | 1927 | 3024 | 4031
+                1021 | 1037
+                    | 1040
+                    | 1041
+                    | 1044
+                    | 1045
+                    | 1047
+                    | 1049
+                    | 1053
+                    | 1054
+                    | 1114
+                    | 1142
+                    | 1146
+                    | 1153
+                    | 1205
+                    | 1213
+                    | 1290
+                    | 1305
+                    | 1317
+                    | 1792
+                    | 1836
+                    | 1927
+                    | 3024
+                    | 4031
             ),
             // Its messages name tables and columns, never values.
             Self::Sqlite(_) => false,
@@ -83,7 +109,12 @@ fn postgres(code: &str) -> StoreErrorKind {
         // Shutdown and start-up.
         "57P01" | "57P02" | "57P03" | "57P04" | "57P05" => StoreErrorKind::Unavailable,
         // Connection exceptions, refused log-ins, no such database, too few resources, system errors.
-        _ if ["08", "28", "3D", "53", "58"].iter().any(|class| code.starts_with(class)) => StoreErrorKind::Unavailable,
+        _ if ["08", "28", "3D", "53", "58"]
+            .iter()
+            .any(|class| code.starts_with(class)) =>
+        {
+            StoreErrorKind::Unavailable
+        }
         _ => StoreErrorKind::Other,
     }
 }
@@ -98,9 +129,13 @@ const fn mysql(code: u16) -> StoreErrorKind {
         // No such database, column, table.
         1049 | 1054 | 1146 => StoreErrorKind::Schema,
         // Too many connections, out of resources, refused log-ins.
-        1021 | 1037 | 1040 | 1041 | 1045 | 1114 | 1129 | 1130 | 1135 | 1203 | 1226 => StoreErrorKind::Unavailable,
+        1021 | 1037 | 1040 | 1041 | 1045 | 1114 | 1129 | 1130 | 1135 | 1203 | 1226 => {
+            StoreErrorKind::Unavailable
+        }
         // Cluster node not ready, shutdown, lost and killed connections.
-        1047 | 1053 | 1152 | 1158..=1161 | 1184 | 1927 | 2006 | 2013 | 4031 => StoreErrorKind::Unavailable,
+        1047 | 1053 | 1152 | 1158..=1161 | 1184 | 1927 | 2006 | 2013 | 4031 => {
+            StoreErrorKind::Unavailable
+        }
         // Read-only: a failover left this connection on a replica.
         1290 | 1792 | 1836 => StoreErrorKind::Unavailable,
         _ => StoreErrorKind::Other,

@@ -63,7 +63,14 @@ impl Connections {
     pub(crate) fn new(user: DatabaseConnection, mut limits: Limits) -> Self {
         limits.shared |= is_private_memory(&user);
         let writer = is_sqlite(&user).then(tokio::sync::Mutex::default);
-        Self { user, limits, consumers: Mutex::default(), system: Mutex::default(), writer, abandoned: Mutex::default() }
+        Self {
+            user,
+            limits,
+            consumers: Mutex::default(),
+            system: Mutex::default(),
+            writer,
+            abandoned: Mutex::default(),
+        }
     }
 
     /// The connections that the user gave.
@@ -101,11 +108,17 @@ impl Connections {
     ///
     /// `None` if the answer is overdue. The connections may be dead then without the operating
     /// system knowing, on Linux for a quarter of an hour, so what comes next gets new ones.
-    pub(crate) async fn bounded<T>(&self, longer: Duration, work: impl Future<Output = T>) -> Option<T> {
+    pub(crate) async fn bounded<T>(
+        &self,
+        longer: Duration,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
         if self.writer.is_some() {
             return Some(work.await);
         }
-        let answer = tokio::time::timeout(self.limits.statement_timeout + longer, work).await.ok();
+        let answer = tokio::time::timeout(self.limits.statement_timeout + longer, work)
+            .await
+            .ok();
         if answer.is_none() {
             self.abandon();
         }
@@ -114,14 +127,21 @@ impl Connections {
 
     /// How long the store waits for a free connection.
     pub(crate) fn acquire_timeout(&self) -> Duration {
-        self.limits.acquire_timeout.unwrap_or(Duration::from_secs(30))
+        self.limits
+            .acquire_timeout
+            .unwrap_or(Duration::from_secs(30))
     }
 
     /// Makes new pools for what is to come; what still runs on the old ones keeps them. Not again
     /// soon: a server that is only slow must not be flooded with connections.
     pub(crate) fn abandon(&self) {
-        let mut abandoned = self.abandoned.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.writer.is_some() || abandoned.is_some_and(|at| at.elapsed() < self.limits.statement_timeout) {
+        let mut abandoned = self
+            .abandoned
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if self.writer.is_some()
+            || abandoned.is_some_and(|at| at.elapsed() < self.limits.statement_timeout)
+        {
             return;
         }
         *abandoned = Some(Instant::now());
@@ -137,7 +157,10 @@ impl Connections {
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
         // The user's pool may have got new options meanwhile, such as a rotated password.
         let from = connect_options(&self.user);
-        if let Some(derived) = slot.as_ref().filter(|derived| Arc::ptr_eq(&derived.from, &from)) {
+        if let Some(derived) = slot
+            .as_ref()
+            .filter(|derived| Arc::ptr_eq(&derived.from, &from))
+        {
             return derived.pool.clone();
         }
         let pool = derive(&self.user, size, self.limits.acquire_timeout);
@@ -147,8 +170,16 @@ impl Connections {
 
 /// Options of a pool beside the user's, with the user's hooks: one may set the search path, a role
 /// or the character set.
-fn options<DB: sqlx::Database>(user: &sqlx::Pool<DB>, size: u32, timeout: Option<Duration>) -> PoolOptions<DB> {
-    let options = user.options().clone().max_connections(size).min_connections(0);
+fn options<DB: sqlx::Database>(
+    user: &sqlx::Pool<DB>,
+    size: u32,
+    timeout: Option<Duration>,
+) -> PoolOptions<DB> {
+    let options = user
+        .options()
+        .clone()
+        .max_connections(size)
+        .min_connections(0);
     match timeout {
         Some(timeout) => options.acquire_timeout(timeout),
         None => options,
@@ -160,24 +191,29 @@ fn derive(user: &DatabaseConnection, size: u32, timeout: Option<Duration>) -> Da
         #[cfg(feature = "postgres")]
         DatabaseConnectionType::SqlxPostgresPoolConnection(_) => {
             let user = user.get_postgres_connection_pool();
-            let connect = PgConnectOptions::clone(&user.connect_options()).disable_statement_logging();
+            let connect =
+                PgConnectOptions::clone(&user.connect_options()).disable_statement_logging();
             let pool = options(user, size, timeout).connect_lazy_with(connect);
             sea_orm::SqlxPostgresConnector::from_sqlx_postgres_pool(pool)
         }
         #[cfg(feature = "mysql")]
         DatabaseConnectionType::SqlxMySqlPoolConnection(_) => {
             let user = user.get_mysql_connection_pool();
-            let connect = MySqlConnectOptions::clone(&user.connect_options()).disable_statement_logging();
+            let connect =
+                MySqlConnectOptions::clone(&user.connect_options()).disable_statement_logging();
             let pool = options(user, size, timeout).connect_lazy_with(connect);
             sea_orm::SqlxMySqlConnector::from_sqlx_mysql_pool(pool)
         }
         #[cfg(feature = "sqlite")]
         DatabaseConnectionType::SqlxSqlitePoolConnection(_) => {
             let user = user.get_sqlite_connection_pool();
-            let connect = SqliteConnectOptions::clone(&user.connect_options()).disable_statement_logging();
+            let connect =
+                SqliteConnectOptions::clone(&user.connect_options()).disable_statement_logging();
             let connect = connect.busy_timeout(SQLITE_BUSY_TIMEOUT);
             // A database in memory lives as long as its last connection.
-            let options = options(user, size, timeout).idle_timeout(None).max_lifetime(None);
+            let options = options(user, size, timeout)
+                .idle_timeout(None)
+                .max_lifetime(None);
             sea_orm::SqlxSqliteConnector::from_sqlx_sqlite_pool(options.connect_lazy_with(connect))
         }
         _ => user.clone(),
@@ -188,11 +224,17 @@ fn derive(user: &DatabaseConnection, size: u32, timeout: Option<Duration>) -> Da
 fn connect_options(user: &DatabaseConnection) -> Arc<dyn Any + Send + Sync> {
     match &user.inner {
         #[cfg(feature = "postgres")]
-        DatabaseConnectionType::SqlxPostgresPoolConnection(_) => user.get_postgres_connection_pool().connect_options(),
+        DatabaseConnectionType::SqlxPostgresPoolConnection(_) => {
+            user.get_postgres_connection_pool().connect_options()
+        }
         #[cfg(feature = "mysql")]
-        DatabaseConnectionType::SqlxMySqlPoolConnection(_) => user.get_mysql_connection_pool().connect_options(),
+        DatabaseConnectionType::SqlxMySqlPoolConnection(_) => {
+            user.get_mysql_connection_pool().connect_options()
+        }
         #[cfg(feature = "sqlite")]
-        DatabaseConnectionType::SqlxSqlitePoolConnection(_) => user.get_sqlite_connection_pool().connect_options(),
+        DatabaseConnectionType::SqlxSqlitePoolConnection(_) => {
+            user.get_sqlite_connection_pool().connect_options()
+        }
         _ => Arc::new(()),
     }
 }
@@ -222,7 +264,10 @@ pub(crate) fn is_scattered(user: &DatabaseConnection) -> bool {
     match &user.inner {
         #[cfg(feature = "sqlite")]
         DatabaseConnectionType::SqlxSqlitePoolConnection(_) => {
-            let connections = user.get_sqlite_connection_pool().options().get_max_connections();
+            let connections = user
+                .get_sqlite_connection_pool()
+                .options()
+                .get_max_connections();
             is_private_memory(user) && connections > 1
         }
         _ => false,

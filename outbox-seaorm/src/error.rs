@@ -19,7 +19,11 @@ pub struct DatabaseError {
 
 impl DatabaseError {
     pub(crate) fn text(message: impl Into<String>) -> Self {
-        Self { code: None, message: message.into(), duplicate: false }
+        Self {
+            code: None,
+            message: message.into(),
+            duplicate: false,
+        }
     }
 
     /// Whether a unique key refused the row.
@@ -54,11 +58,15 @@ impl From<&DbErr> for DatabaseError {
             DbErr::ConnectionAcquire(ConnAcquireErr::Timeout) => {
                 Self::text("no connection of the pool became free in time")
             }
-            DbErr::ConnectionAcquire(ConnAcquireErr::ConnectionClosed) => Self::text("the pool is closed"),
+            DbErr::ConnectionAcquire(ConnAcquireErr::ConnectionClosed) => {
+                Self::text("the pool is closed")
+            }
             DbErr::Conn(_) => Self::text("not connected"),
             // Texts of this crate, and of SeaORM about itself.
             DbErr::Exec(RuntimeErr::Internal(message)) => Self::text(message.as_str()),
-            DbErr::Type(_) | DbErr::TryIntoErr { .. } => Self::text("a column had another type than expected"),
+            DbErr::Type(_) | DbErr::TryIntoErr { .. } => {
+                Self::text("a column had another type than expected")
+            }
             _ => Self::text("an error of the database library"),
         }
     }
@@ -74,12 +82,20 @@ impl From<&sqlx::Error> for DatabaseError {
                 } else {
                     error.message().chars().take(300).collect()
                 };
-                Self { code: code.text(), message, duplicate: error.is_unique_violation() }
+                Self {
+                    code: code.text(),
+                    message,
+                    duplicate: error.is_unique_violation(),
+                }
             }
             sqlx::Error::Io(error) => Self::text(format!("connection: {error}")),
             sqlx::Error::Tls(_) => Self::text("TLS with the database failed"),
-            sqlx::Error::Protocol(_) => Self::text("the connection is out of step with its protocol"),
-            sqlx::Error::PoolTimedOut => Self::text("no connection of the pool became free in time"),
+            sqlx::Error::Protocol(_) => {
+                Self::text("the connection is out of step with its protocol")
+            }
+            sqlx::Error::PoolTimedOut => {
+                Self::text("no connection of the pool became free in time")
+            }
             sqlx::Error::PoolClosed => Self::text("the pool is closed"),
             sqlx::Error::WorkerCrashed => Self::text("the connection's thread ended"),
             sqlx::Error::BeginFailed => Self::text("BEGIN did not begin a transaction"),
@@ -98,7 +114,11 @@ pub(crate) fn failed(operation: &'static str, error: &DbErr) -> StoreError {
 }
 
 /// An error without a database error behind it.
-pub(crate) fn refused(kind: StoreErrorKind, operation: &'static str, message: impl Into<String>) -> StoreError {
+pub(crate) fn refused(
+    kind: StoreErrorKind,
+    operation: &'static str,
+    message: impl Into<String>,
+) -> StoreError {
     StoreError::new(kind, operation, DatabaseError::text(message))
 }
 
@@ -118,7 +138,11 @@ pub(crate) fn classify(error: &(dyn Error + 'static)) -> Option<StoreErrorKind> 
             .downcast_ref::<DbErr>()
             .map(kind)
             .or_else(|| error.downcast_ref::<RuntimeErr>().map(runtime_kind))
-            .or_else(|| error.downcast_ref::<sqlx::Error>().map(|error| Some(sqlx_kind(error))));
+            .or_else(|| {
+                error
+                    .downcast_ref::<sqlx::Error>()
+                    .map(|error| Some(sqlx_kind(error)))
+            });
         if let Some(kind) = found {
             return kind;
         }
@@ -130,7 +154,9 @@ pub(crate) fn classify(error: &(dyn Error + 'static)) -> Option<StoreErrorKind> 
 /// The kind of an error of SeaORM; `None` if it does not come from the database.
 pub(crate) fn kind(error: &DbErr) -> Option<StoreErrorKind> {
     match error {
-        DbErr::ConnectionAcquire(_) | DbErr::Conn(RuntimeErr::Internal(_)) => Some(StoreErrorKind::Unavailable),
+        DbErr::ConnectionAcquire(_) | DbErr::Conn(RuntimeErr::Internal(_)) => {
+            Some(StoreErrorKind::Unavailable)
+        }
         DbErr::Conn(error) | DbErr::Exec(error) | DbErr::Query(error) => runtime_kind(error),
         _ => None,
     }

@@ -17,12 +17,12 @@
 
 use outbox_core::error::{StoreError, StoreErrorKind};
 use sea_orm::{
-    ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend, DbErr, IsolationLevel, RuntimeErr, SqliteTransactionMode,
-    TransactionOptions, TransactionTrait,
+    ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend, DbErr, IsolationLevel,
+    RuntimeErr, SqliteTransactionMode, TransactionOptions, TransactionTrait,
 };
 use tokio::task::JoinError;
 
-use crate::error::{DatabaseError, code, Code, failed, kind, was_answered};
+use crate::error::{Code, DatabaseError, code, failed, kind, was_answered};
 
 pub(crate) const BEGIN: &str = "begin a transaction";
 pub(crate) const COMMIT: &str = "commit a transaction";
@@ -41,7 +41,10 @@ fn placeholder(backend: DbBackend) -> String {
     savepoints.fold(begin.to_owned(), |sql, savepoint| sql + &savepoint)
 }
 
-pub(crate) async fn begin(db: DatabaseConnection, guard: &'static str) -> Result<DatabaseTransaction, StoreError> {
+pub(crate) async fn begin(
+    db: DatabaseConnection,
+    guard: &'static str,
+) -> Result<DatabaseTransaction, StoreError> {
     let begun = tokio::spawn(async move {
         let tx = db.begin_with_options(options(&db, None)).await?;
         tx.execute_unprepared(guard).await?;
@@ -101,7 +104,11 @@ where
     match task.await {
         Ok(result) => result,
         // The runtime is going down, or the driver panicked: nobody knows.
-        Err(error) => Err(StoreError::new(StoreErrorKind::CommitUnknown, COMMIT, error)),
+        Err(error) => Err(StoreError::new(
+            StoreErrorKind::CommitUnknown,
+            COMMIT,
+            error,
+        )),
     }
 }
 
@@ -111,10 +118,17 @@ pub(crate) async fn commit(tx: DatabaseTransaction) -> Result<(), StoreError> {
 
 /// Releases the guard: fails if the transaction is not the open one that was begun.
 async fn release(tx: DatabaseTransaction) -> Result<DatabaseTransaction, StoreError> {
-    if let Err(error) = tx.execute_unprepared("RELEASE SAVEPOINT outbox_guard").await {
+    if let Err(error) = tx
+        .execute_unprepared("RELEASE SAVEPOINT outbox_guard")
+        .await
+    {
         let error = match kind(&error) {
             Some(StoreErrorKind::Unavailable) => failed(COMMIT, &error),
-            _ => StoreError::new(StoreErrorKind::TransactionLost, COMMIT, DatabaseError::from(&error)),
+            _ => StoreError::new(
+                StoreErrorKind::TransactionLost,
+                COMMIT,
+                DatabaseError::from(&error),
+            ),
         };
         let _ = end(tx).await;
         return Err(error);
@@ -136,22 +150,33 @@ async fn release(tx: DatabaseTransaction) -> Result<DatabaseTransaction, StoreEr
 /// ever; there are no round trips that it could cost.
 async fn has_nested(tx: &DatabaseTransaction) -> Result<bool, DbErr> {
     let probe = tx.begin().await?;
-    let first = tx.execute_unprepared("ROLLBACK TO SAVEPOINT _sqlx_savepoint_1").await.is_ok();
+    let first = tx
+        .execute_unprepared("ROLLBACK TO SAVEPOINT _sqlx_savepoint_1")
+        .await
+        .is_ok();
     probe.commit().await?;
     Ok(!first)
 }
 
 async fn finish(tx: DatabaseTransaction) -> Result<(), StoreError> {
-    tx.commit().await.map_err(|error| match (code(&error), kind(&error)) {
-        // No such savepoint: SeaORM tried to release that of a nested transaction.
-        (Some(Code::Postgres(code)), _) if code == "3B001" => lost(),
-        (Some(Code::MySql(1305)), _) => lost(),
-        (_, Some(StoreErrorKind::Unavailable)) => {
-            StoreError::new(StoreErrorKind::CommitUnknown, COMMIT, DatabaseError::from(&error))
-        }
-        _ if was_answered(&error) => failed(COMMIT, &error),
-        _ => StoreError::new(StoreErrorKind::CommitUnknown, COMMIT, DatabaseError::from(&error)),
-    })
+    tx.commit()
+        .await
+        .map_err(|error| match (code(&error), kind(&error)) {
+            // No such savepoint: SeaORM tried to release that of a nested transaction.
+            (Some(Code::Postgres(code)), _) if code == "3B001" => lost(),
+            (Some(Code::MySql(1305)), _) => lost(),
+            (_, Some(StoreErrorKind::Unavailable)) => StoreError::new(
+                StoreErrorKind::CommitUnknown,
+                COMMIT,
+                DatabaseError::from(&error),
+            ),
+            _ if was_answered(&error) => failed(COMMIT, &error),
+            _ => StoreError::new(
+                StoreErrorKind::CommitUnknown,
+                COMMIT,
+                DatabaseError::from(&error),
+            ),
+        })
 }
 
 fn lost() -> StoreError {

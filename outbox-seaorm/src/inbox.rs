@@ -22,7 +22,12 @@ const PRUNE: &str = "prune the inbox";
 impl InboxStore for SeaOrm {
     /// The ids are written in ascending order, so that two transactions with several of the same
     /// ids wait for each other instead of getting into a deadlock.
-    async fn record(&self, tx: &DatabaseTransaction, consumer: &str, ids: &[Uuid]) -> Result<Vec<bool>, StoreError> {
+    async fn record(
+        &self,
+        tx: &DatabaseTransaction,
+        consumer: &str,
+        ids: &[Uuid],
+    ) -> Result<Vec<bool>, StoreError> {
         let mut sorted = ids.to_vec();
         sorted.sort_unstable();
         sorted.dedup();
@@ -30,16 +35,30 @@ impl InboxStore for SeaOrm {
             return Ok(Vec::new());
         }
         let now = self.now();
-        let fresh = self.dialect().record(tx, &self.tables().inbox, consumer, &now, &sorted).await;
+        let fresh = self
+            .dialect()
+            .record(tx, &self.tables().inbox, consumer, &now, &sorted)
+            .await;
         let fresh = fresh.map_err(|error| failed(RECORD, &error))?;
         // Taken out at its first place, an id that stands twice is new only once.
         let mut fresh: HashMap<Uuid, bool> = sorted.into_iter().zip(fresh).collect();
-        Ok(ids.iter().map(|id| fresh.remove(id).unwrap_or(false)).collect())
+        Ok(ids
+            .iter()
+            .map(|id| fresh.remove(id).unwrap_or(false))
+            .collect())
     }
 
     async fn is_recorded(&self, consumer: &str, id: Uuid) -> Result<bool, StoreError> {
-        let sql = format!("SELECT 1 FROM {} WHERE message_id = ? AND consumer = ?", self.tables().inbox);
-        let rows = self.query(IS_RECORDED, self.sql(&sql, vec![id.into(), consumer.into()])).await?;
+        let sql = format!(
+            "SELECT 1 FROM {} WHERE message_id = ? AND consumer = ?",
+            self.tables().inbox
+        );
+        let rows = self
+            .query(
+                IS_RECORDED,
+                self.sql(&sql, vec![id.into(), consumer.into()]),
+            )
+            .await?;
         Ok(!rows.is_empty())
     }
 
@@ -55,9 +74,14 @@ impl InboxStore for SeaOrm {
             dialect.micros("last_failed_at"),
             self.tables().attempt
         );
-        let rows = self.query(LEDGER, self.sql(&sql, vec![id.into(), consumer.into()])).await?;
-        let Some(row) = rows.first() else { return Ok(Ledger::default()) };
-        let count = |index| u32::try_from(rows::int(row, index).unwrap_or_default()).unwrap_or_default();
+        let rows = self
+            .query(LEDGER, self.sql(&sql, vec![id.into(), consumer.into()]))
+            .await?;
+        let Some(row) = rows.first() else {
+            return Ok(Ledger::default());
+        };
+        let count =
+            |index| u32::try_from(rows::int(row, index).unwrap_or_default()).unwrap_or_default();
         Ok(Ledger {
             attempts: count(0),
             open_starts: count(1),
@@ -71,25 +95,50 @@ impl InboxStore for SeaOrm {
     }
 
     async fn open_start(&self, consumer: &str, id: Uuid, lone: bool) -> Result<(), StoreError> {
-        let statement = self.dialect().open_start(&self.tables().attempt, consumer, id, &self.now(), lone);
+        let statement =
+            self.dialect()
+                .open_start(&self.tables().attempt, consumer, id, &self.now(), lone);
         self.execute(OPEN, statement).await.map(drop)
     }
 
-    async fn end_start(&self, consumer: &str, id: Uuid, end: &AttemptEnd) -> Result<Ledger, StoreError> {
-        let statement = self.dialect().end_start(&self.tables().attempt, consumer, id, &self.now(), end);
+    async fn end_start(
+        &self,
+        consumer: &str,
+        id: Uuid,
+        end: &AttemptEnd,
+    ) -> Result<Ledger, StoreError> {
+        let statement =
+            self.dialect()
+                .end_start(&self.tables().attempt, consumer, id, &self.now(), end);
         self.execute(END, statement).await?;
         self.ledger(consumer, id).await
     }
 
-    async fn clear_in(&self, tx: &DatabaseTransaction, consumer: &str, id: Uuid) -> Result<(), StoreError> {
-        let sql = format!("DELETE FROM {} WHERE message_id = ? AND consumer = ?", self.tables().attempt);
+    async fn clear_in(
+        &self,
+        tx: &DatabaseTransaction,
+        consumer: &str,
+        id: Uuid,
+    ) -> Result<(), StoreError> {
+        let sql = format!(
+            "DELETE FROM {} WHERE message_id = ? AND consumer = ?",
+            self.tables().attempt
+        );
         let statement = self.sql(&sql, vec![id.into(), consumer.into()]);
-        tx.execute_raw(statement).await.map(drop).map_err(|error| failed(CLEAR, &error))
+        tx.execute_raw(statement)
+            .await
+            .map(drop)
+            .map_err(|error| failed(CLEAR, &error))
     }
 
     async fn clear(&self, consumer: &str, id: Uuid) -> Result<(), StoreError> {
-        let sql = format!("DELETE FROM {} WHERE message_id = ? AND consumer = ?", self.tables().attempt);
-        self.execute(CLEAR, self.sql(&sql, vec![id.into(), consumer.into()])).await.map(drop)
+        let sql = format!(
+            "DELETE FROM {} WHERE message_id = ? AND consumer = ?",
+            self.tables().attempt
+        );
+        self.execute(CLEAR, self.sql(&sql, vec![id.into(), consumer.into()]))
+            .await
+            .map(drop)
     }
 
     async fn prune(&self, age: Duration, limit: u32) -> Result<u64, StoreError> {

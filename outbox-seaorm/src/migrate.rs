@@ -31,9 +31,14 @@ impl SeaOrm {
             return Ok(());
         }
         if let Some(prepare) = dialect.prepare() {
-            system.execute_unprepared(prepare).await.map_err(|error| failed(MIGRATE, &error))?;
+            system
+                .execute_unprepared(prepare)
+                .await
+                .map_err(|error| failed(MIGRATE, &error))?;
         }
-        let tx = guard::begin_plain(system).await.map_err(|error| failed(MIGRATE, &error))?;
+        let tx = guard::begin_plain(system)
+            .await
+            .map_err(|error| failed(MIGRATE, &error))?;
         let migrated = async {
             dialect.lock(&tx, tables).await?;
             let done = schema::apply(&tx, dialect, tables).await;
@@ -42,7 +47,9 @@ impl SeaOrm {
         };
         match migrated.await {
             Ok(()) => {
-                guard::commit_plain(tx).await.map_err(|error| failed(MIGRATE, &error))?;
+                guard::commit_plain(tx)
+                    .await
+                    .map_err(|error| failed(MIGRATE, &error))?;
                 self.is_one_database(MIGRATE).await
             }
             Err(error) => {
@@ -63,8 +70,12 @@ impl SeaOrm {
         if self.dialect().backend() != DbBackend::Sqlite || self.inner.connections.shared() {
             return Ok(());
         }
-        let pending = schema::pending(self.inner.connections.user(), self.dialect(), self.tables()).await;
-        if pending.map_err(|error| failed(operation, &error))?.is_empty() {
+        let pending =
+            schema::pending(self.inner.connections.user(), self.dialect(), self.tables()).await;
+        if pending
+            .map_err(|error| failed(operation, &error))?
+            .is_empty()
+        {
             return Ok(());
         }
         let message = "each connection has a database of its own: use `sqlite::memory:`, which all connections share";
@@ -93,8 +104,10 @@ impl SeaOrmBuilder {
     pub async fn migrate_with(&self, connection: &impl ConnectionTrait) -> Result<(), DbErr> {
         let backend = connection.get_database_backend();
         let refuse = |message: String| DbErr::Exec(RuntimeErr::Internal(message));
-        let dialect = dialect::of(backend).ok_or_else(|| refuse(format!("the feature of {backend:?} is not enabled")))?;
-        let tables = Tables::new(self.names(), backend).map_err(|error| refuse(error.to_string()))?;
+        let dialect = dialect::of(backend)
+            .ok_or_else(|| refuse(format!("the feature of {backend:?} is not enabled")))?;
+        let tables =
+            Tables::new(self.names(), backend).map_err(|error| refuse(error.to_string()))?;
         schema::apply(connection, dialect, &tables).await
     }
 }
@@ -103,16 +116,25 @@ impl SeaOrmBuilder {
 pub(crate) async fn check(store: &SeaOrm) -> Result<(), StoreError> {
     let (dialect, tables) = (store.dialect(), store.tables());
     let system = store.inner.connections.system();
-    let pending = schema::pending(&system, dialect, tables).await.map_err(|error| failed(CHECK, &error))?;
+    let pending = schema::pending(&system, dialect, tables)
+        .await
+        .map_err(|error| failed(CHECK, &error))?;
     if let Some(component) = pending.first() {
-        let what = component.outbox.map_or_else(|| "the tables are".to_owned(), |table| format!("the table {table} is"));
+        let what = component.outbox.map_or_else(
+            || "the tables are".to_owned(),
+            |table| format!("the table {table} is"),
+        );
         let message = format!(
             "{what} missing or older than this build: call `SeaOrm::migrate`, or run the script of `SeaOrm::migration_sql`"
         );
         return Err(refused(StoreErrorKind::Schema, CHECK, message));
     }
     store.is_one_database(CHECK).await?;
-    match dialect.requirements(&system, tables).await.map_err(|error| failed(CHECK, &error))? {
+    match dialect
+        .requirements(&system, tables)
+        .await
+        .map_err(|error| failed(CHECK, &error))?
+    {
         Ok(()) => Ok(()),
         Err(message) => Err(refused(StoreErrorKind::Schema, CHECK, message)),
     }

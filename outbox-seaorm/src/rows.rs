@@ -21,8 +21,9 @@ pub(crate) fn int(row: &QueryResult, index: usize) -> Option<i64> {
 
 /// Text, also where the database returns bytes.
 pub(crate) fn text(row: &QueryResult, index: usize) -> Option<String> {
-    get::<String>(row, index)
-        .or_else(|| get::<Vec<u8>>(row, index).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    get::<String>(row, index).or_else(|| {
+        get::<Vec<u8>>(row, index).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    })
 }
 
 /// How many columns [`message`] reads.
@@ -48,7 +49,9 @@ pub(crate) fn message(row: &QueryResult) -> OutboxRow {
 pub(crate) fn held(row: &QueryResult) -> HeldRow {
     const AT: usize = MESSAGE_COLUMNS;
     // An unknown reason is a newer build's. Nothing is done to dead rows unasked.
-    let reason = text(row, AT + 1).and_then(|reason| reason.parse().ok()).unwrap_or(HeldReason::Dead);
+    let reason = text(row, AT + 1)
+        .and_then(|reason| reason.parse().ok())
+        .unwrap_or(HeldReason::Dead);
     HeldRow {
         row: message(row),
         id: int(row, AT).unwrap_or_default(),

@@ -20,9 +20,14 @@ pub(crate) struct Component<'a> {
 
 impl<'a> Component<'a> {
     fn all(tables: &'a Tables) -> Vec<Self> {
-        let shared = Self { name: "shared".to_owned(), outbox: None };
-        let outboxes =
-            tables.outboxes().map(|(_, table)| Self { name: format!("outbox {}", table.name), outbox: Some(table) });
+        let shared = Self {
+            name: "shared".to_owned(),
+            outbox: None,
+        };
+        let outboxes = tables.outboxes().map(|(_, table)| Self {
+            name: format!("outbox {}", table.name),
+            outbox: Some(table),
+        });
         std::iter::once(shared).chain(outboxes).collect()
     }
 
@@ -33,7 +38,11 @@ impl<'a> Component<'a> {
         };
         let (migration, now) = (&tables.migration, dialect.now(&Clock::Database));
         let name = &self.name;
-        let dual = if dialect.backend() == DbBackend::MySql { "FROM DUAL " } else { "" };
+        let dual = if dialect.backend() == DbBackend::MySql {
+            "FROM DUAL "
+        } else {
+            ""
+        };
         statements.push(format!(
             "INSERT INTO {migration} (component, version, applied_at) SELECT '{name}', {VERSION}, {now} \
              {dual}WHERE NOT EXISTS (SELECT 1 FROM {migration} WHERE component = '{name}' AND version = {VERSION})"
@@ -50,12 +59,21 @@ pub(crate) async fn pending<'a>(
 ) -> Result<Vec<Component<'a>>, DbErr> {
     let mut pending = Component::all(tables);
     let migration = &tables.migration;
-    let exists = connection.query_one_raw(dialect.exists(tables, migration)).await?;
-    if exists.and_then(|row| rows::int(&row, 0)).unwrap_or_default() == 0 {
+    let exists = connection
+        .query_one_raw(dialect.exists(tables, migration))
+        .await?;
+    if exists
+        .and_then(|row| rows::int(&row, 0))
+        .unwrap_or_default()
+        == 0
+    {
         return Ok(pending);
     }
     let sql = format!("SELECT component FROM {migration} WHERE version = {VERSION}");
-    for row in connection.query_all_raw(Statement::from_string(dialect.backend(), sql)).await? {
+    for row in connection
+        .query_all_raw(Statement::from_string(dialect.backend(), sql))
+        .await?
+    {
         let applied = rows::text(&row, 0).unwrap_or_default();
         pending.retain(|component| component.name != applied);
     }
@@ -78,9 +96,18 @@ pub(crate) async fn apply(
 
 /// All statements for an empty database.
 pub(crate) fn script(dialect: &dyn Dialect, tables: &Tables) -> String {
-    let components = Component::all(tables).into_iter().flat_map(|component| component.statements(dialect, tables));
-    let statements = dialect.prepare().map(str::to_owned).into_iter().chain(components);
-    statements.map(|statement| statement + ";\n").collect::<Vec<_>>().join("\n")
+    let components = Component::all(tables)
+        .into_iter()
+        .flat_map(|component| component.statements(dialect, tables));
+    let statements = dialect
+        .prepare()
+        .map(str::to_owned)
+        .into_iter()
+        .chain(components);
+    statements
+        .map(|statement| statement + ";\n")
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// The statements that create the tables with their default names on `backend`, as a script;
@@ -99,15 +126,21 @@ mod tests {
     /// `OUTBOX_WRITE_SQL=1 cargo test -p outbox-seaorm --all-features` writes them anew.
     #[test]
     fn the_scripts_are_up_to_date() {
-        for (backend, name) in
-            [(DbBackend::Postgres, "postgres"), (DbBackend::MySql, "mysql"), (DbBackend::Sqlite, "sqlite")]
-        {
+        for (backend, name) in [
+            (DbBackend::Postgres, "postgres"),
+            (DbBackend::MySql, "mysql"),
+            (DbBackend::Sqlite, "sqlite"),
+        ] {
             let path = format!("{}/sql/{name}.sql", env!("CARGO_MANIFEST_DIR"));
             let script = migration_sql(backend).unwrap();
             if std::env::var_os("OUTBOX_WRITE_SQL").is_some() {
                 std::fs::write(&path, &script).unwrap();
             }
-            assert_eq!(std::fs::read_to_string(&path).unwrap_or_default(), script, "{path}");
+            assert_eq!(
+                std::fs::read_to_string(&path).unwrap_or_default(),
+                script,
+                "{path}"
+            );
         }
     }
 }

@@ -30,7 +30,11 @@ impl Sentinel {
     }
 
     /// Asks for a sign of life, over a new connection if the old one is dead.
-    pub(crate) async fn ask(&self, user: &DatabaseConnection, timeout: Duration) -> Result<u64, DbErr> {
+    pub(crate) async fn ask(
+        &self,
+        user: &DatabaseConnection,
+        timeout: Duration,
+    ) -> Result<u64, DbErr> {
         let pool = {
             let mut slot = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
             match slot.as_ref() {
@@ -77,17 +81,25 @@ fn lonely<DB: sqlx::Database>(timeout: Duration, connects: &Arc<AtomicU64>) -> P
     not(any(feature = "postgres", feature = "mysql")),
     allow(unused_variables, reason = "SQLite has no network to lose")
 )]
-fn single(user: &DatabaseConnection, timeout: Duration, connects: &Arc<AtomicU64>) -> DatabaseConnection {
+fn single(
+    user: &DatabaseConnection,
+    timeout: Duration,
+    connects: &Arc<AtomicU64>,
+) -> DatabaseConnection {
     match &user.inner {
         #[cfg(feature = "postgres")]
         DatabaseConnectionType::SqlxPostgresPoolConnection(_) => {
-            let connect = (*user.get_postgres_connection_pool().connect_options()).clone().disable_statement_logging();
+            let connect = (*user.get_postgres_connection_pool().connect_options())
+                .clone()
+                .disable_statement_logging();
             let pool = lonely::<sqlx::Postgres>(timeout, connects).connect_lazy_with(connect);
             sea_orm::SqlxPostgresConnector::from_sqlx_postgres_pool(pool)
         }
         #[cfg(feature = "mysql")]
         DatabaseConnectionType::SqlxMySqlPoolConnection(_) => {
-            let connect = (*user.get_mysql_connection_pool().connect_options()).clone().disable_statement_logging();
+            let connect = (*user.get_mysql_connection_pool().connect_options())
+                .clone()
+                .disable_statement_logging();
             let pool = lonely::<sqlx::MySql>(timeout, connects).connect_lazy_with(connect);
             sea_orm::SqlxMySqlConnector::from_sqlx_mysql_pool(pool)
         }

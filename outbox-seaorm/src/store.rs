@@ -7,7 +7,8 @@ use outbox_core::{
     store::{OpenTx, OutboxRecord, Pool, Store},
 };
 use sea_orm::{
-    ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend, DbErr, ExecResult, QueryResult, Statement, Value,
+    ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend, DbErr, ExecResult,
+    QueryResult, Statement, Value,
 };
 
 use crate::{
@@ -56,7 +57,10 @@ impl SeaOrm {
     /// If `db` is not connected, or to a database whose feature of this crate (`postgres`, `mysql`,
     /// `sqlite`) is not enabled; [`builder`](Self::builder) returns that as an error.
     #[must_use]
-    #[allow(clippy::panic, reason = "a mistake in the program's set-up, documented")]
+    #[allow(
+        clippy::panic,
+        reason = "a mistake in the program's set-up, documented"
+    )]
     pub fn new(db: DatabaseConnection) -> Self {
         match Self::builder(db).build() {
             Ok(store) => store,
@@ -86,7 +90,11 @@ impl SeaOrm {
         self.dialect().later(&self.now(), "?")
     }
 
-    pub(crate) fn outbox(&self, target: &str, operation: &'static str) -> Result<&Table, StoreError> {
+    pub(crate) fn outbox(
+        &self,
+        target: &str,
+        operation: &'static str,
+    ) -> Result<&Table, StoreError> {
         self.tables().outbox(target).ok_or_else(|| {
             let target: String = target.chars().take(80).collect();
             let message = format!("the store does not know the target {target:?}: add `.target({target:?})` to its builder");
@@ -100,16 +108,26 @@ impl SeaOrm {
     }
 
     /// Runs a statement by itself on the system's connections.
-    pub(crate) async fn execute(&self, operation: &'static str, statement: Statement) -> Result<ExecResult, StoreError> {
+    pub(crate) async fn execute(
+        &self,
+        operation: &'static str,
+        statement: Statement,
+    ) -> Result<ExecResult, StoreError> {
         let _writer = self.inner.connections.writer().await;
         let db = self.inner.connections.system();
-        self.bounded(operation, retried(|| db.execute_raw(statement.clone()))).await
+        self.bounded(operation, retried(|| db.execute_raw(statement.clone())))
+            .await
     }
 
     /// Asks a question by itself on the system's connections.
-    pub(crate) async fn query(&self, operation: &'static str, statement: Statement) -> Result<Vec<QueryResult>, StoreError> {
+    pub(crate) async fn query(
+        &self,
+        operation: &'static str,
+        statement: Statement,
+    ) -> Result<Vec<QueryResult>, StoreError> {
         let db = self.inner.connections.system();
-        self.bounded(operation, retried(|| db.query_all_raw(statement.clone()))).await
+        self.bounded(operation, retried(|| db.query_all_raw(statement.clone())))
+            .await
     }
 
     /// Waits for an answer, but not for ever.
@@ -126,16 +144,27 @@ impl SeaOrm {
 }
 
 fn overdue(operation: &'static str) -> StoreError {
-    refused(StoreErrorKind::Unavailable, operation, "no answer within the statement time-out")
+    refused(
+        StoreErrorKind::Unavailable,
+        operation,
+        "no answer within the statement time-out",
+    )
 }
 
 impl SeaOrm {
     /// A COMMIT that is not answered in time goes on, and nobody knows how it ends.
-    async fn committed(&self, commit: impl Future<Output = Result<(), StoreError>>) -> Result<(), StoreError> {
+    async fn committed(
+        &self,
+        commit: impl Future<Output = Result<(), StoreError>>,
+    ) -> Result<(), StoreError> {
         let done = self.inner.connections.bounded(Duration::ZERO, commit).await;
         done.unwrap_or_else(|| {
             let message = "no answer within the statement time-out";
-            Err(refused(StoreErrorKind::CommitUnknown, guard::COMMIT, message))
+            Err(refused(
+                StoreErrorKind::CommitUnknown,
+                guard::COMMIT,
+                message,
+            ))
         })
     }
 }
@@ -157,8 +186,13 @@ impl Store for SeaOrm {
         if pool != Pool::Consumer {
             return guard::begin(connections.user().clone(), self.dialect().guard(false)).await;
         }
-        let begun = guard::begin(connections.consumers(), self.dialect().guard(!connections.shared()));
-        let begun = connections.bounded(connections.acquire_timeout(), begun).await;
+        let begun = guard::begin(
+            connections.consumers(),
+            self.dialect().guard(!connections.shared()),
+        );
+        let begun = connections
+            .bounded(connections.acquire_timeout(), begun)
+            .await;
         begun.unwrap_or_else(|| Err(overdue(guard::BEGIN)))
     }
 
@@ -181,7 +215,11 @@ impl Store for SeaOrm {
     }
 
     async fn rollback(&self, tx: DatabaseTransaction) -> Result<(), StoreError> {
-        let done = self.inner.connections.bounded(Duration::ZERO, guard::rollback(tx)).await;
+        let done = self
+            .inner
+            .connections
+            .bounded(Duration::ZERO, guard::rollback(tx))
+            .await;
         done.unwrap_or_else(|| Err(overdue(guard::ROLLBACK)))
     }
 
@@ -193,7 +231,11 @@ impl Store for SeaOrm {
             let answer = self.query(OPERATION, self.sql("SELECT 1", vec![]));
             return match tokio::time::timeout(TIMEOUT, answer).await {
                 Ok(answer) => answer.map(|_| self.epoch()),
-                Err(_) => Err(refused(StoreErrorKind::Unavailable, OPERATION, "no answer within five seconds")),
+                Err(_) => Err(refused(
+                    StoreErrorKind::Unavailable,
+                    OPERATION,
+                    "no answer within five seconds",
+                )),
             };
         }
         let answer = self.inner.sentinel.ask(connections.user(), TIMEOUT).await;
@@ -226,7 +268,14 @@ impl fmt::Debug for SeaOrm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SeaOrm")
             .field("backend", &self.dialect().backend())
-            .field("targets", &self.tables().outboxes().map(|(target, _)| target).collect::<Vec<_>>())
+            .field(
+                "targets",
+                &self
+                    .tables()
+                    .outboxes()
+                    .map(|(target, _)| target)
+                    .collect::<Vec<_>>(),
+            )
             .finish_non_exhaustive()
     }
 }

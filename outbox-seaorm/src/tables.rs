@@ -20,7 +20,10 @@ pub struct NameError {
 
 impl NameError {
     pub(crate) fn new(name: &str, why: &'static str) -> Self {
-        Self { name: name.chars().take(80).collect(), why }
+        Self {
+            name: name.chars().take(80).collect(),
+            why,
+        }
     }
 }
 
@@ -31,8 +34,14 @@ fn check(name: &str) -> Result<(), NameError> {
     if !first.is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_') {
         return Err(NameError::new(name, "it must begin with a letter or `_`"));
     }
-    if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
-        return Err(NameError::new(name, "it must consist of ASCII letters, digits and `_`"));
+    if !name
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    {
+        return Err(NameError::new(
+            name,
+            "it must consist of ASCII letters, digits and `_`",
+        ));
     }
     if name.len() > MAX_NAME {
         return Err(NameError::new(name, "it is longer than 48 bytes"));
@@ -86,7 +95,10 @@ impl Tables {
         if let Some(schema) = &names.schema {
             check(schema)?;
             if backend == DbBackend::Sqlite {
-                return Err(NameError::new(schema, "SQLite has no schemas; use a prefix"));
+                return Err(NameError::new(
+                    schema,
+                    "SQLite has no schemas; use a prefix",
+                ));
             }
         }
         let table = |chosen: Option<&str>, default: &str| {
@@ -126,12 +138,20 @@ impl Tables {
 
     /// Every target and its outbox.
     pub(crate) fn outboxes(&self) -> impl Iterator<Item = (&str, &Table)> {
-        self.outboxes.iter().map(|(target, table)| (target.as_str(), table))
+        self.outboxes
+            .iter()
+            .map(|(target, table)| (target.as_str(), table))
     }
 
     /// MySQL and SQLite may compare names without case.
     fn all_differ(&self) -> Result<(), NameError> {
-        let others = [&self.held, &self.lease, &self.inbox, &self.attempt, &self.migration];
+        let others = [
+            &self.held,
+            &self.lease,
+            &self.inbox,
+            &self.attempt,
+            &self.migration,
+        ];
         let mut seen = Vec::new();
         for table in self.outboxes.values().chain(others) {
             let name = table.name.to_ascii_lowercase();
@@ -158,20 +178,43 @@ mod tests {
 
     #[test]
     fn names_are_checked_and_quoted() {
-        let names = Names { schema: Some("MySchema".into()), prefix: "Msg".into(), ..Names::default() };
+        let names = Names {
+            schema: Some("MySchema".into()),
+            prefix: "Msg".into(),
+            ..Names::default()
+        };
         let tables = Tables::new(&names, DbBackend::Postgres).unwrap();
         assert_eq!(tables.held.to_string(), r#""MySchema"."Msgoutbox_held""#);
-        for name in ["", "1a", "a b", "a\"b", "a`b", "a.b", "ä", "a;--", &"x".repeat(49)] {
+        for name in [
+            "",
+            "1a",
+            "a b",
+            "a\"b",
+            "a`b",
+            "a.b",
+            "ä",
+            "a;--",
+            &"x".repeat(49),
+        ] {
             assert!(check(name).is_err(), "{name}");
         }
-        assert!(Tables::new(&names, DbBackend::Sqlite).is_err(), "SQLite has no schemas");
+        assert!(
+            Tables::new(&names, DbBackend::Sqlite).is_err(),
+            "SQLite has no schemas"
+        );
     }
 
     #[test]
     fn two_tables_of_one_name_are_refused() {
-        let names = Names { inbox: Some("OUTBOX".into()), ..Names::default() };
+        let names = Names {
+            inbox: Some("OUTBOX".into()),
+            ..Names::default()
+        };
         assert!(Tables::new(&names, DbBackend::MySql).is_err());
-        let names = Names { targets: vec!["held".into()], ..Names::default() };
+        let names = Names {
+            targets: vec!["held".into()],
+            ..Names::default()
+        };
         assert!(Tables::new(&names, DbBackend::Postgres).is_err());
     }
 }

@@ -3,7 +3,10 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use super::Shared;
-use crate::broker::{FailureKind, PublishFailure, Publisher, Receipt, WireMessage};
+use crate::{
+    broker::{FailureKind, PublishFailure, Publisher, Receipt, WireMessage},
+    subject::check_subject,
+};
 
 /// The publishing side of a [`MemoryBroker`](crate::MemoryBroker).
 #[derive(Debug)]
@@ -30,6 +33,8 @@ impl Publisher for MemoryPublisher {
                     "the in-process broker was taken offline",
                 ));
             }
+            check_subject(&message.subject)
+                .map_err(|error| PublishFailure::new(FailureKind::Rejected, error.to_string()))?;
             Ok(shared.store(message))
         }
     }

@@ -21,7 +21,11 @@ pub(super) fn open_start(
          ON CONFLICT (message_id, consumer) DO UPDATE SET open_starts = t.open_starts + 1, \
          lone_starts = t.lone_starts + excluded.lone_starts, changed_at = excluded.changed_at"
     );
-    portable(dialect.backend(), &sql, vec![id.into(), consumer.into(), i32::from(lone).into()])
+    portable(
+        dialect.backend(),
+        &sql,
+        vec![id.into(), consumer.into(), i32::from(lone).into()],
+    )
 }
 
 /// A row that pruning or an operator removed meanwhile comes back with this end only.
@@ -35,7 +39,11 @@ pub(super) fn end_start(
 ) -> Statement {
     let change = Change::of(end);
     let failed_at = if change.error.is_some() { now } else { "NULL" };
-    let uncounted = if change.counted == 1 { "0" } else { "t.uncounted + 1" };
+    let uncounted = if change.counted == 1 {
+        "0"
+    } else {
+        "t.uncounted + 1"
+    };
     let sql = format!(
         "INSERT INTO {table} AS t (message_id, consumer, attempts, open_starts, lone_starts, uncounted, \
          first_error, last_error, first_failed_at, last_failed_at, changed_at) \

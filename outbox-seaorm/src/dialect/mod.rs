@@ -4,14 +4,14 @@
 //! [`crate::inbox`], with `?` for parameters; the others are methods of [`Dialect`], so that each
 //! database's are in one folder.
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod conflict;
 #[cfg(feature = "mysql")]
 mod mysql;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-mod conflict;
 mod values;
 
 use std::time::Duration;
@@ -25,9 +25,9 @@ use crate::{
     tables::{Table, Tables},
 };
 
-pub(crate) use values::{binds, padded, tuples};
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 pub(crate) use values::gaps;
+pub(crate) use values::{binds, padded, tuples};
 
 /// The columns of a message, in the order in which they are written and read, without `seq` and
 /// the time.
@@ -81,7 +81,8 @@ pub(crate) trait Dialect: Sync {
     fn insert(&self, table: &Table, now: &str, rows: &[&OutboxRecord]) -> Statement;
 
     /// Inserts `rows`, which all have a delay, as scheduled.
-    fn schedule(&self, table: &Table, target: &str, now: &str, rows: &[&OutboxRecord]) -> Statement;
+    fn schedule(&self, table: &Table, target: &str, now: &str, rows: &[&OutboxRecord])
+    -> Statement;
 
     /// Reads the outbox.
     fn read(&self, table: &Table, query: &ReadQuery) -> Statement;
@@ -92,7 +93,14 @@ pub(crate) trait Dialect: Sync {
     // ===== The held table =====
 
     /// Copies rows to the held table, by number and id.
-    fn hold(&self, tables: &Tables, table: &Table, target: &str, now: &str, moves: &[HoldMove]) -> Statement;
+    fn hold(
+        &self,
+        tables: &Tables,
+        table: &Table,
+        target: &str,
+        now: &str,
+        moves: &[HoldMove],
+    ) -> Statement;
 
     /// Deletes moved rows by number and id.
     fn remove(&self, table: &Table, moves: &[HoldMove]) -> Statement;
@@ -117,13 +125,28 @@ pub(crate) trait Dialect: Sync {
     ) -> Task<'a, Vec<bool>>;
 
     /// Adds a start to the ledger.
-    fn open_start(&self, table: &Table, consumer: &str, id: Uuid, now: &str, lone: bool) -> Statement;
+    fn open_start(
+        &self,
+        table: &Table,
+        consumer: &str,
+        id: Uuid,
+        now: &str,
+        lone: bool,
+    ) -> Statement;
 
     /// Adds an end to the ledger.
-    fn end_start(&self, table: &Table, consumer: &str, id: Uuid, now: &str, end: &AttemptEnd) -> Statement;
+    fn end_start(
+        &self,
+        table: &Table,
+        consumer: &str,
+        id: Uuid,
+        now: &str,
+        end: &AttemptEnd,
+    ) -> Statement;
 
     /// Deletes up to `limit` rows of `table` whose `column` lies `age` back.
-    fn prune(&self, table: &Table, column: &str, now: &str, age: Duration, limit: u32) -> Statement;
+    fn prune(&self, table: &Table, column: &str, now: &str, age: Duration, limit: u32)
+    -> Statement;
 
     // ===== The schema =====
 
@@ -145,12 +168,20 @@ pub(crate) trait Dialect: Sync {
     fn lock<'a>(&'a self, connection: &'a DatabaseTransaction, tables: &'a Tables) -> Task<'a, ()>;
 
     /// Gives the lock back, if that does not happen with the end of the transaction.
-    fn unlock<'a>(&'a self, _connection: &'a DatabaseTransaction, _tables: &'a Tables) -> Task<'a, ()> {
+    fn unlock<'a>(
+        &'a self,
+        _connection: &'a DatabaseTransaction,
+        _tables: &'a Tables,
+    ) -> Task<'a, ()> {
         Box::pin(async { Ok(()) })
     }
 
     /// Looks for what the server lacks. The answer is what to do about it.
-    fn requirements<'a>(&'a self, connection: &'a dyn Query, tables: &'a Tables) -> Task<'a, Result<(), String>>;
+    fn requirements<'a>(
+        &'a self,
+        connection: &'a dyn Query,
+        tables: &'a Tables,
+    ) -> Task<'a, Result<(), String>>;
 
     // ===== Transactions =====
 

@@ -13,15 +13,23 @@ pub(crate) fn binds(count: usize) -> String {
 /// `(?, ?), (?, ?)`: `count` tuples of `width` parameters.
 pub(crate) fn tuples(count: usize, width: usize) -> String {
     let tuple = format!("({})", binds(width));
-    iter::repeat_n(tuple.as_str(), count).collect::<Vec<_>>().join(", ")
+    iter::repeat_n(tuple.as_str(), count)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// `items`, with the last one repeated up to the next power of two: drivers keep a prepared
 /// statement for each text, and so there are few texts. Only for lists in which a repetition does
 /// no harm.
 pub(crate) fn padded<T>(items: &[T]) -> impl Iterator<Item = &T> + Clone {
-    let length = if items.is_empty() { 0 } else { items.len().next_power_of_two() };
-    items.iter().chain(iter::repeat_n(items.last(), length - items.len()).flatten())
+    let length = if items.is_empty() {
+        0
+    } else {
+        items.len().next_power_of_two()
+    };
+    items
+        .iter()
+        .chain(iter::repeat_n(items.last(), length - items.len()).flatten())
 }
 
 /// How many of `rows` the next INSERT takes: all up to eight, then powers of two up to 256, again to
@@ -58,7 +66,10 @@ mod tests {
     #[test]
     fn lists() {
         assert_eq!(tuples(2, 2), "(?, ?), (?, ?)");
-        assert_eq!(padded(&[1, 2, 3]).copied().collect::<Vec<_>>(), [1, 2, 3, 3]);
+        assert_eq!(
+            padded(&[1, 2, 3]).copied().collect::<Vec<_>>(),
+            [1, 2, 3, 3]
+        );
         assert_eq!(padded::<i32>(&[]).count(), 0);
         assert_eq!(padded(&[1, 2]).count(), 2);
     }

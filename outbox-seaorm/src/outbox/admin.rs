@@ -18,12 +18,21 @@ pub(super) async fn backlog(store: &SeaOrm, target: &str) -> Result<Backlog, Sto
     let now = store.now();
     let age = |time| format!("{} - {}", dialect.micros(&now), dialect.micros(time));
 
-    let sql = format!("SELECT COUNT(*) FROM (SELECT 1 AS one FROM {table} LIMIT {}) AS w", Backlog::COUNT_LIMIT);
+    let sql = format!(
+        "SELECT COUNT(*) FROM (SELECT 1 AS one FROM {table} LIMIT {}) AS w",
+        Backlog::COUNT_LIMIT
+    );
     let counted = store.query(BACKLOG, store.sql(&sql, vec![])).await?;
-    let waiting = counted.first().and_then(|row| rows::int(row, 0)).unwrap_or_default();
+    let waiting = counted
+        .first()
+        .and_then(|row| rows::int(row, 0))
+        .unwrap_or_default();
 
     // The outbox is ordered by number, and its first row is about its oldest one.
-    let sql = format!("SELECT {} FROM {table} ORDER BY seq LIMIT 1", age("occurred_at"));
+    let sql = format!(
+        "SELECT {} FROM {table} ORDER BY seq LIMIT 1",
+        age("occurred_at")
+    );
     let mut oldest = store.query(BACKLOG, store.sql(&sql, vec![])).await?;
 
     let since = "CASE WHEN reason = 'scheduled' THEN due_at ELSE occurred_at END";
@@ -33,10 +42,18 @@ pub(super) async fn backlog(store: &SeaOrm, target: &str) -> Result<Backlog, Sto
          WHERE since IS NOT NULL",
         age("since")
     );
-    oldest.extend(store.query(BACKLOG, store.sql(&sql, vec![target.into()])).await?);
+    oldest.extend(
+        store
+            .query(BACKLOG, store.sql(&sql, vec![target.into()]))
+            .await?,
+    );
 
-    let sql = format!("SELECT reason, COUNT(*) FROM {held} WHERE target = ? GROUP BY reason ORDER BY reason");
-    let reasons = store.query(BACKLOG, store.sql(&sql, vec![target.into()])).await?;
+    let sql = format!(
+        "SELECT reason, COUNT(*) FROM {held} WHERE target = ? GROUP BY reason ORDER BY reason"
+    );
+    let reasons = store
+        .query(BACKLOG, store.sql(&sql, vec![target.into()]))
+        .await?;
     let held = reasons.iter().filter_map(|row| {
         let reason: HeldReason = rows::text(row, 0)?.parse().ok()?;
         Some((reason, count(rows::int(row, 1))))
@@ -44,13 +61,19 @@ pub(super) async fn backlog(store: &SeaOrm, target: &str) -> Result<Backlog, Sto
 
     Ok(Backlog {
         waiting: count(Some(waiting)),
-        oldest_age: oldest.iter().filter_map(|row| rows::int(row, 0)).max().map(to_duration),
+        oldest_age: oldest
+            .iter()
+            .filter_map(|row| rows::int(row, 0))
+            .max()
+            .map(to_duration),
         held: held.collect(),
     })
 }
 
 fn count(number: Option<i64>) -> u64 {
-    number.and_then(|number| u64::try_from(number).ok()).unwrap_or_default()
+    number
+        .and_then(|number| u64::try_from(number).ok())
+        .unwrap_or_default()
 }
 
 pub(super) async fn replay_dead(store: &SeaOrm, target: &str, id: i64) -> Result<bool, StoreError> {
@@ -60,12 +83,23 @@ pub(super) async fn replay_dead(store: &SeaOrm, target: &str, id: i64) -> Result
          WHERE id = ? AND target = ? AND reason = 'dead'",
         store.tables().held
     );
-    let done = store.execute(REPLAY, store.sql(&sql, vec![id.into(), target.into()])).await?;
+    let done = store
+        .execute(REPLAY, store.sql(&sql, vec![id.into(), target.into()]))
+        .await?;
     Ok(done.rows_affected() == 1)
 }
 
-pub(super) async fn discard_dead(store: &SeaOrm, target: &str, id: i64) -> Result<bool, StoreError> {
-    let sql = format!("DELETE FROM {} WHERE id = ? AND target = ? AND reason = 'dead'", store.tables().held);
-    let done = store.execute(DISCARD, store.sql(&sql, vec![id.into(), target.into()])).await?;
+pub(super) async fn discard_dead(
+    store: &SeaOrm,
+    target: &str,
+    id: i64,
+) -> Result<bool, StoreError> {
+    let sql = format!(
+        "DELETE FROM {} WHERE id = ? AND target = ? AND reason = 'dead'",
+        store.tables().held
+    );
+    let done = store
+        .execute(DISCARD, store.sql(&sql, vec![id.into(), target.into()]))
+        .await?;
     Ok(done.rows_affected() == 1)
 }

@@ -17,10 +17,24 @@ pub(super) struct Fence<'a> {
 }
 
 impl<'a> Fence<'a> {
-    pub(super) async fn begin(store: &'a SeaOrm, operation: &'static str, lease: &Lease) -> Result<Self, StoreError> {
+    pub(super) async fn begin(
+        store: &'a SeaOrm,
+        operation: &'static str,
+        lease: &Lease,
+    ) -> Result<Self, StoreError> {
         let writer = store.inner.connections.writer().await;
-        let tx = store.bounded(operation, guard::begin_plain(store.inner.connections.system())).await?;
-        let fence = Self { store, tx, operation, _writer: writer };
+        let tx = store
+            .bounded(
+                operation,
+                guard::begin_plain(store.inner.connections.system()),
+            )
+            .await?;
+        let fence = Self {
+            store,
+            tx,
+            operation,
+            _writer: writer,
+        };
         if fence.execute(lease::renewal(store, lease)).await? == 0 {
             fence.rollback().await;
             return Err(lease::lost(operation));
@@ -29,16 +43,23 @@ impl<'a> Fence<'a> {
     }
 
     pub(super) async fn execute(&self, statement: Statement) -> Result<u64, StoreError> {
-        let done = self.store.bounded(self.operation, self.tx.execute_raw(statement)).await?;
+        let done = self
+            .store
+            .bounded(self.operation, self.tx.execute_raw(statement))
+            .await?;
         Ok(done.rows_affected())
     }
 
     pub(super) async fn query(&self, statement: Statement) -> Result<Vec<QueryResult>, StoreError> {
-        self.store.bounded(self.operation, self.tx.query_all_raw(statement)).await
+        self.store
+            .bounded(self.operation, self.tx.query_all_raw(statement))
+            .await
     }
 
     pub(super) async fn commit(self) -> Result<(), StoreError> {
-        self.store.bounded(self.operation, guard::commit_plain(self.tx)).await
+        self.store
+            .bounded(self.operation, guard::commit_plain(self.tx))
+            .await
     }
 
     /// The database rolls back by itself if this fails.

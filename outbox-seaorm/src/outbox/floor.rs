@@ -11,7 +11,11 @@
 use outbox_core::{error::StoreError, store::FloorProbe};
 use sea_orm::DbBackend;
 
-use crate::{SeaOrm, error::{DatabaseError, cause}, rows::int};
+use crate::{
+    SeaOrm,
+    error::{DatabaseError, cause},
+    rows::int,
+};
 
 const PROBE: &str = "prove a floor";
 
@@ -27,18 +31,40 @@ pub(super) async fn probe(
     if let Some(last) = last.filter(|probe| !probe.passed) {
         let sql = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint";
         let row = store.query(PROBE, store.sql(sql, vec![])).await?;
-        let passed = row.first().and_then(|row| int(row, 0)).is_some_and(|oldest| oldest >= last.marker);
+        let passed = row
+            .first()
+            .and_then(|row| int(row, 0))
+            .is_some_and(|oldest| oldest >= last.marker);
         return Ok(Some(FloorProbe { passed, ..last }));
     }
-    let sql = "SELECT COALESCE(pg_sequence_last_value(to_regclass(pg_get_serial_sequence(?, 'seq'))), 0)";
-    let row = match store.query(PROBE, store.sql(sql, vec![table.to_string().into()])).await {
+    let sql =
+        "SELECT COALESCE(pg_sequence_last_value(to_regclass(pg_get_serial_sequence(?, 'seq'))), 0)";
+    let row = match store
+        .query(PROBE, store.sql(sql, vec![table.to_string().into()]))
+        .await
+    {
         Ok(row) => row,
         // No right to look at the sequence: the relay works without floors, only slower at times.
-        Err(error) if cause(&error).and_then(DatabaseError::code) == Some("42501") => return Ok(None),
+        Err(error) if cause(&error).and_then(DatabaseError::code) == Some("42501") => {
+            return Ok(None);
+        }
         Err(error) => return Err(error),
     };
-    let Some(candidate) = row.first().and_then(|row| int(row, 0)) else { return Ok(None) };
-    let row = store.query(PROBE, store.sql("SELECT pg_current_xact_id()::text::bigint", vec![])).await?;
-    let Some(marker) = row.first().and_then(|row| int(row, 0)) else { return Ok(None) };
-    Ok(Some(FloorProbe { candidate, marker, passed: false }))
+    let Some(candidate) = row.first().and_then(|row| int(row, 0)) else {
+        return Ok(None);
+    };
+    let row = store
+        .query(
+            PROBE,
+            store.sql("SELECT pg_current_xact_id()::text::bigint", vec![]),
+        )
+        .await?;
+    let Some(marker) = row.first().and_then(|row| int(row, 0)) else {
+        return Ok(None);
+    };
+    Ok(Some(FloorProbe {
+        candidate,
+        marker,
+        passed: false,
+    }))
 }

@@ -23,7 +23,9 @@ const NEXT_DUE: &str = "read when the next held row is due";
 fn columns(store: &SeaOrm) -> String {
     let dialect = store.dialect();
     let message = MESSAGE.split(", ").map(|column| match column {
-        "event_type" | "subject" | "ordering_key" | "headers" => dialect.text(&format!("h.{column}")),
+        "event_type" | "subject" | "ordering_key" | "headers" => {
+            dialect.text(&format!("h.{column}"))
+        }
         _ => format!("h.{column}"),
     });
     format!(
@@ -54,16 +56,25 @@ impl Condition {
     fn and_not_in(&mut self, column: &str, values: &[Value]) {
         if !values.is_empty() {
             let list = binds(padded(values).count());
-            self.and(&format!("({column} IS NULL OR {column} NOT IN ({list}))"), padded(values).cloned());
+            self.and(
+                &format!("({column} IS NULL OR {column} NOT IN ({list}))"),
+                padded(values).cloned(),
+            );
         }
     }
 }
 
 fn condition(store: &SeaOrm, target: &str, filter: &HeldFilter) -> Condition {
-    let mut condition = Condition { sql: "target = ?".to_owned(), values: vec![target.into()] };
+    let mut condition = Condition {
+        sql: "target = ?".to_owned(),
+        values: vec![target.into()],
+    };
     if !filter.reasons.is_empty() {
         let reasons = filter.reasons.iter().map(|reason| reason.as_str().into());
-        condition.and(&format!("reason IN ({})", binds(filter.reasons.len())), reasons);
+        condition.and(
+            &format!("reason IN ({})", binds(filter.reasons.len())),
+            reasons,
+        );
     }
     if filter.due {
         condition.and(&format!("due_at <= {}", store.now()), []);
@@ -74,9 +85,17 @@ fn condition(store: &SeaOrm, target: &str, filter: &HeldFilter) -> Condition {
     if let Some(id) = filter.after_id {
         condition.and("id > ?", [id.into()]);
     }
-    let keys: Vec<Value> = filter.exclude_keys.iter().map(|key| store.dialect().key(key)).collect();
+    let keys: Vec<Value> = filter
+        .exclude_keys
+        .iter()
+        .map(|key| store.dialect().key(key))
+        .collect();
     condition.and_not_in("ordering_key", &keys);
-    let subjects: Vec<Value> = filter.exclude_subjects.iter().map(|subject| subject.as_str().into()).collect();
+    let subjects: Vec<Value> = filter
+        .exclude_subjects
+        .iter()
+        .map(|subject| subject.as_str().into())
+        .collect();
     condition.and_not_in("subject", &subjects);
     let ids: Vec<Value> = filter.exclude_ids.iter().map(|id| (*id).into()).collect();
     condition.and_not_in("id", &ids);
@@ -84,7 +103,11 @@ fn condition(store: &SeaOrm, target: &str, filter: &HeldFilter) -> Condition {
 }
 
 /// As with the outbox, the running sum goes over sizes only.
-pub(super) async fn held(store: &SeaOrm, target: &str, filter: &HeldFilter) -> Result<Vec<HeldRow>, StoreError> {
+pub(super) async fn held(
+    store: &SeaOrm,
+    target: &str,
+    filter: &HeldFilter,
+) -> Result<Vec<HeldRow>, StoreError> {
     if filter.limit == 0 {
         return Ok(Vec::new());
     }
@@ -96,7 +119,10 @@ pub(super) async fn held(store: &SeaOrm, target: &str, filter: &HeldFilter) -> R
     } else {
         "CASE WHEN seq IS NULL THEN 1 ELSE 0 END, seq, due_at, id"
     };
-    let Condition { sql: condition, mut values } = condition(store, target, filter);
+    let Condition {
+        sql: condition,
+        mut values,
+    } = condition(store, target, filter);
     let sql = format!(
         "SELECT {columns} FROM (\
            SELECT id, position, SUM(size) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) AS total FROM (\
@@ -114,27 +140,49 @@ pub(super) async fn held(store: &SeaOrm, target: &str, filter: &HeldFilter) -> R
     Ok(rows.iter().map(rows::held).collect())
 }
 
-pub(super) async fn row(store: &SeaOrm, target: &str, id: i64) -> Result<Option<HeldRow>, StoreError> {
-    let sql = format!("SELECT {} FROM {} AS h WHERE h.id = ? AND h.target = ?", columns(store), store.tables().held);
-    let rows = store.query(LIST, store.sql(&sql, vec![id.into(), target.into()])).await?;
+pub(super) async fn row(
+    store: &SeaOrm,
+    target: &str,
+    id: i64,
+) -> Result<Option<HeldRow>, StoreError> {
+    let sql = format!(
+        "SELECT {} FROM {} AS h WHERE h.id = ? AND h.target = ?",
+        columns(store),
+        store.tables().held
+    );
+    let rows = store
+        .query(LIST, store.sql(&sql, vec![id.into(), target.into()]))
+        .await?;
     Ok(rows.first().map(rows::held))
 }
 
-pub(super) async fn keys(store: &SeaOrm, target: &str, dead_too: bool) -> Result<Vec<String>, StoreError> {
-    let ignored = if dead_too { "('scheduled')" } else { "('scheduled', 'dead')" };
+pub(super) async fn keys(
+    store: &SeaOrm,
+    target: &str,
+    dead_too: bool,
+) -> Result<Vec<String>, StoreError> {
+    let ignored = if dead_too {
+        "('scheduled')"
+    } else {
+        "('scheduled', 'dead')"
+    };
     let sql = format!(
         "SELECT {} FROM (SELECT DISTINCT ordering_key FROM {} \
          WHERE target = ? AND ordering_key IS NOT NULL AND reason NOT IN {ignored}) AS k",
         store.dialect().text("ordering_key"),
         store.tables().held
     );
-    let rows = store.query(KEYS, store.sql(&sql, vec![target.into()])).await?;
+    let rows = store
+        .query(KEYS, store.sql(&sql, vec![target.into()]))
+        .await?;
     Ok(rows.iter().filter_map(|row| rows::text(row, 0)).collect())
 }
 
 pub(super) async fn next_due(store: &SeaOrm, target: &str) -> Result<Option<Duration>, StoreError> {
     let held = &store.tables().held;
-    let next = |reason| format!("SELECT MIN(due_at) AS due_at FROM {held} WHERE target = ? AND reason = '{reason}'");
+    let next = |reason| {
+        format!("SELECT MIN(due_at) AS due_at FROM {held} WHERE target = ? AND reason = '{reason}'")
+    };
     let micros = |time| store.dialect().micros(time);
     let sql = format!(
         "SELECT {} - {} FROM ({} UNION ALL {}) AS d WHERE due_at IS NOT NULL ORDER BY 1 LIMIT 1",
@@ -143,6 +191,14 @@ pub(super) async fn next_due(store: &SeaOrm, target: &str) -> Result<Option<Dura
         next("failing"),
         next("scheduled"),
     );
-    let rows = store.query(NEXT_DUE, store.sql(&sql, vec![target.into(), target.into()])).await?;
-    Ok(rows.first().and_then(|row| rows::int(row, 0)).map(to_duration))
+    let rows = store
+        .query(
+            NEXT_DUE,
+            store.sql(&sql, vec![target.into(), target.into()]),
+        )
+        .await?;
+    Ok(rows
+        .first()
+        .and_then(|row| rows::int(row, 0))
+        .map(to_duration))
 }

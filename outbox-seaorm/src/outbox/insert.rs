@@ -33,10 +33,17 @@ pub(crate) async fn insert(
     for record in records {
         check(record)?;
     }
-    let (scheduled, immediate): (Vec<_>, Vec<_>) = records.iter().partition(|record| record.delay.is_some());
+    let (scheduled, immediate): (Vec<_>, Vec<_>) =
+        records.iter().partition(|record| record.delay.is_some());
     let now = store.now();
-    write(store, tx, &immediate, |rows| dialect.insert(table, &now, rows)).await?;
-    write(store, tx, &scheduled, |rows| dialect.schedule(held, target, &now, rows)).await
+    write(store, tx, &immediate, |rows| {
+        dialect.insert(table, &now, rows)
+    })
+    .await?;
+    write(store, tx, &scheduled, |rows| {
+        dialect.schedule(held, target, &now, rows)
+    })
+    .await
 }
 
 async fn write(
@@ -52,7 +59,9 @@ async fn write(
             bytes <= MAX_BYTES
         });
         let (chunk, rest) = rows.split_at(store.dialect().chunk(fit.count().max(1)));
-        tx.execute_raw(statement(chunk)).await.map_err(|error| failed(INSERT, &error))?;
+        tx.execute_raw(statement(chunk))
+            .await
+            .map_err(|error| failed(INSERT, &error))?;
         rows = rest;
     }
     Ok(())
@@ -64,13 +73,17 @@ fn check(record: &OutboxRecord) -> Result<(), StoreError> {
     let key = record.key.as_deref().unwrap_or_default();
     let texts = [&record.event_type, &record.subject, key, &record.headers];
     if texts.iter().any(|text| text.contains('\0')) {
-        return refuse("an event's type, subject, key or headers contain a NUL character, which PostgreSQL cannot store");
+        return refuse(
+            "an event's type, subject, key or headers contain a NUL character, which PostgreSQL cannot store",
+        );
     }
     if record.event_type.len() > 255 || key.len() > 255 {
         return refuse("an event's type or key is longer than the 255 bytes of its column");
     }
     if record.subject.len() > 1024 || !record.subject.is_ascii() {
-        return refuse("an event's subject is not ASCII or longer than the 1,024 bytes of its column");
+        return refuse(
+            "an event's subject is not ASCII or longer than the 1,024 bytes of its column",
+        );
     }
     if record.headers.len() > 0xff_ffff {
         return refuse("an event's headers are longer than the 16 MiB of their column");

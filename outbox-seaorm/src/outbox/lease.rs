@@ -35,7 +35,9 @@ pub(super) async fn acquire(
     let free = format!("(owner IS NULL OR leased_until <= {now} OR leased_until > {far})");
 
     let sql = format!("SELECT CASE WHEN {free} THEN 1 ELSE 0 END FROM {lease} WHERE target = ?");
-    let seen = store.query(ACQUIRE, store.sql(&sql, vec![target.into()])).await?;
+    let seen = store
+        .query(ACQUIRE, store.sql(&sql, vec![target.into()]))
+        .await?;
     let length_ms = i64::try_from(length.as_millis()).unwrap_or(i64::MAX / 2000);
     match seen.first().map(|row| int(row, 0)) {
         None => {
@@ -43,7 +45,12 @@ pub(super) async fn acquire(
             let sql = format!(
                 "INSERT INTO {lease} (target, owner, epoch, leased_until, lease_ms) VALUES (?, ?, 1, {until}, ?)"
             );
-            let values = vec![target.into(), owner.into(), duration_micros(length).into(), length_ms.into()];
+            let values = vec![
+                target.into(),
+                owner.into(),
+                duration_micros(length).into(),
+                length_ms.into(),
+            ];
             match store.execute(ACQUIRE, store.sql(&sql, values)).await {
                 Ok(_) => Ok(Some(1)),
                 Err(error) if cause(&error).is_some_and(DatabaseError::is_duplicate) => Ok(None),
@@ -56,13 +63,25 @@ pub(super) async fn acquire(
                 "UPDATE {lease} SET owner = ?, epoch = epoch + 1, leased_until = {until}, lease_ms = ? \
                  WHERE target = ? AND {free}"
             );
-            let values = vec![owner.into(), duration_micros(length).into(), length_ms.into(), target.into()];
-            if store.execute(ACQUIRE, store.sql(&sql, values)).await?.rows_affected() == 0 {
+            let values = vec![
+                owner.into(),
+                duration_micros(length).into(),
+                length_ms.into(),
+                target.into(),
+            ];
+            if store
+                .execute(ACQUIRE, store.sql(&sql, values))
+                .await?
+                .rows_affected()
+                == 0
+            {
                 return Ok(None);
             }
             // The owner is random for each acquisition, so a row with it is this one.
             let sql = format!("SELECT epoch FROM {lease} WHERE target = ? AND owner = ?");
-            let row = store.query(ACQUIRE, store.sql(&sql, vec![target.into(), owner.into()])).await?;
+            let row = store
+                .query(ACQUIRE, store.sql(&sql, vec![target.into(), owner.into()]))
+                .await?;
             Ok(row.first().and_then(|row| int(row, 0)))
         }
         Some(_) => Ok(None),
@@ -76,20 +95,32 @@ pub(super) fn renewal(store: &SeaOrm, lease: &Lease) -> Statement {
         store.tables().lease,
         store.later()
     );
-    let values =
-        vec![duration_micros(lease.length).into(), lease.target.as_str().into(), lease.owner.into(), lease.epoch.into()];
+    let values = vec![
+        duration_micros(lease.length).into(),
+        lease.target.as_str().into(),
+        lease.owner.into(),
+        lease.epoch.into(),
+    ];
     store.sql(&sql, values)
 }
 
 pub(super) async fn renew(store: &SeaOrm, lease: &Lease) -> Result<(), StoreError> {
-    match store.execute(RENEW, renewal(store, lease)).await?.rows_affected() {
+    match store
+        .execute(RENEW, renewal(store, lease))
+        .await?
+        .rows_affected()
+    {
         0 => Err(lost(RENEW)),
         _ => Ok(()),
     }
 }
 
 pub(super) fn lost(operation: &'static str) -> StoreError {
-    refused(StoreErrorKind::Fenced, operation, "another process has taken the lease")
+    refused(
+        StoreErrorKind::Fenced,
+        operation,
+        "another process has taken the lease",
+    )
 }
 
 pub(super) async fn release(store: &SeaOrm, lease: &Lease) -> Result<(), StoreError> {
@@ -98,6 +129,13 @@ pub(super) async fn release(store: &SeaOrm, lease: &Lease) -> Result<(), StoreEr
         store.tables().lease,
         store.now()
     );
-    let values = vec![lease.target.as_str().into(), lease.owner.into(), lease.epoch.into()];
-    store.execute(RELEASE, store.sql(&sql, values)).await.map(drop)
+    let values = vec![
+        lease.target.as_str().into(),
+        lease.owner.into(),
+        lease.epoch.into(),
+    ];
+    store
+        .execute(RELEASE, store.sql(&sql, values))
+        .await
+        .map(drop)
 }

@@ -14,8 +14,8 @@ use std::time::Duration;
 use outbox_core::{
     error::StoreError,
     store::{
-        Backlog, FloorProbe, HeldChange, HeldFilter, HeldRow, HoldMove, Lease, OutboxRow, OutboxStore, ReadQuery,
-        Settled,
+        Backlog, FloorProbe, HeldChange, HeldFilter, HeldRow, HoldMove, Lease, OutboxRow,
+        OutboxStore, ReadQuery, Settled,
     },
 };
 use uuid::Uuid;
@@ -25,7 +25,12 @@ pub(crate) use insert::insert;
 use crate::SeaOrm;
 
 impl OutboxStore for SeaOrm {
-    async fn acquire(&self, target: &str, owner: Uuid, length: Duration) -> Result<Option<i64>, StoreError> {
+    async fn acquire(
+        &self,
+        target: &str,
+        owner: Uuid,
+        length: Duration,
+    ) -> Result<Option<i64>, StoreError> {
         lease::acquire(self, target, owner, length).await
     }
 
@@ -77,7 +82,11 @@ impl OutboxStore for SeaOrm {
         held::next_due(self, target).await
     }
 
-    async fn probe_floor(&self, target: &str, last: Option<FloorProbe>) -> Result<Option<FloorProbe>, StoreError> {
+    async fn probe_floor(
+        &self,
+        target: &str,
+        last: Option<FloorProbe>,
+    ) -> Result<Option<FloorProbe>, StoreError> {
         floor::probe(self, target, last).await
     }
 

@@ -11,7 +11,11 @@ const READ: &str = "read the outbox";
 const SETTLE: &str = "delete published rows";
 
 /// A statement by itself has one snapshot, whatever isolation level the session has.
-pub(super) async fn read(store: &SeaOrm, target: &str, query: &ReadQuery) -> Result<Vec<OutboxRow>, StoreError> {
+pub(super) async fn read(
+    store: &SeaOrm,
+    target: &str,
+    query: &ReadQuery,
+) -> Result<Vec<OutboxRow>, StoreError> {
     if query.limit == 0 {
         return Ok(Vec::new());
     }
@@ -23,11 +27,18 @@ pub(super) async fn read(store: &SeaOrm, target: &str, query: &ReadQuery) -> Res
     Ok(rows)
 }
 
-pub(super) async fn settle(store: &SeaOrm, target: &str, settled: &[Settled]) -> Result<u64, StoreError> {
+pub(super) async fn settle(
+    store: &SeaOrm,
+    target: &str,
+    settled: &[Settled],
+) -> Result<u64, StoreError> {
     let table = store.outbox(target, SETTLE)?;
     let mut deleted = 0;
     for chunk in settled.chunks(store.dialect().pairs()) {
-        deleted += store.execute(SETTLE, store.dialect().settle(table, chunk)).await?.rows_affected();
+        deleted += store
+            .execute(SETTLE, store.dialect().settle(table, chunk))
+            .await?
+            .rows_affected();
     }
     Ok(deleted)
 }

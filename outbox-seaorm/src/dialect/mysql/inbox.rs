@@ -22,7 +22,12 @@ pub(super) async fn record(
     let insert = |ids: &[Uuid]| {
         let rows = vec![format!("(?, ?, {now})"); ids.len()].join(", ");
         let sql = format!("INSERT INTO {table} (message_id, consumer, processed_at) VALUES {rows}");
-        statement(sql, ids.iter().flat_map(|id| [(*id).into(), consumer.into()]).collect())
+        statement(
+            sql,
+            ids.iter()
+                .flat_map(|id| [(*id).into(), consumer.into()])
+                .collect(),
+        )
     };
     let fresh = |result: Result<_, DbErr>| match result {
         Ok(_) => Ok(true),
@@ -42,21 +47,40 @@ pub(super) async fn record(
     Ok(each)
 }
 
-pub(super) fn open_start(table: &Table, consumer: &str, id: Uuid, now: &str, lone: bool) -> Statement {
+pub(super) fn open_start(
+    table: &Table,
+    consumer: &str,
+    id: Uuid,
+    now: &str,
+    lone: bool,
+) -> Statement {
     let sql = format!(
         "INSERT INTO {table} (message_id, consumer, attempts, open_starts, lone_starts, uncounted, changed_at) \
          VALUES (?, ?, 0, 1, ?, 0, {now}) \
          ON DUPLICATE KEY UPDATE open_starts = open_starts + 1, lone_starts = lone_starts + ?, changed_at = {now}"
     );
     let lone = i32::from(lone);
-    statement(sql, vec![id.into(), consumer.into(), lone.into(), lone.into()])
+    statement(
+        sql,
+        vec![id.into(), consumer.into(), lone.into(), lone.into()],
+    )
 }
 
 /// A row that pruning or an operator removed meanwhile comes back with this end only.
-pub(super) fn end_start(table: &Table, consumer: &str, id: Uuid, now: &str, end: &AttemptEnd) -> Statement {
+pub(super) fn end_start(
+    table: &Table,
+    consumer: &str,
+    id: Uuid,
+    now: &str,
+    end: &AttemptEnd,
+) -> Statement {
     let change = Change::of(end);
     let failed_at = if change.error.is_some() { now } else { "NULL" };
-    let uncounted = if change.counted == 1 { "0" } else { "uncounted + 1" };
+    let uncounted = if change.counted == 1 {
+        "0"
+    } else {
+        "uncounted + 1"
+    };
     let sql = format!(
         "INSERT INTO {table} (message_id, consumer, attempts, open_starts, lone_starts, uncounted, \
          first_error, last_error, first_failed_at, last_failed_at, changed_at) \
@@ -88,7 +112,18 @@ pub(super) fn end_start(table: &Table, consumer: &str, id: Uuid, now: &str, end:
     statement(sql, values)
 }
 
-pub(super) fn prune(table: &Table, column: &str, now: &str, age: Duration, limit: u32) -> Statement {
-    let sql = format!("DELETE FROM {table} WHERE {column} < {now} - INTERVAL ? MICROSECOND ORDER BY {column} LIMIT ?");
-    statement(sql, vec![duration_micros(age).into(), i64::from(limit).into()])
+pub(super) fn prune(
+    table: &Table,
+    column: &str,
+    now: &str,
+    age: Duration,
+    limit: u32,
+) -> Statement {
+    let sql = format!(
+        "DELETE FROM {table} WHERE {column} < {now} - INTERVAL ? MICROSECOND ORDER BY {column} LIMIT ?"
+    );
+    statement(
+        sql,
+        vec![duration_micros(age).into(), i64::from(limit).into()],
+    )
 }

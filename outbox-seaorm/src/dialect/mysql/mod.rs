@@ -28,7 +28,10 @@ impl Dialect for MySql {
         match clock {
             Clock::Database => "UTC_TIMESTAMP(6)".to_owned(),
             Clock::Manual(clock) => {
-                format!("(TIMESTAMP'1970-01-01 00:00:00.000000' + INTERVAL {} MICROSECOND)", clock.micros())
+                format!(
+                    "(TIMESTAMP'1970-01-01 00:00:00.000000' + INTERVAL {} MICROSECOND)",
+                    clock.micros()
+                )
             }
         }
     }
@@ -60,7 +63,13 @@ impl Dialect for MySql {
         outbox::insert(table, now, rows)
     }
 
-    fn schedule(&self, table: &Table, target: &str, now: &str, rows: &[&OutboxRecord]) -> Statement {
+    fn schedule(
+        &self,
+        table: &Table,
+        target: &str,
+        now: &str,
+        rows: &[&OutboxRecord],
+    ) -> Statement {
         outbox::schedule(table, target, now, rows)
     }
 
@@ -69,15 +78,33 @@ impl Dialect for MySql {
     }
 
     fn settle(&self, table: &Table, rows: &[Settled]) -> Statement {
-        outbox::delete_pairs(table, "seq", &rows.iter().map(|row| (row.seq, row.id)).collect::<Vec<_>>())
+        outbox::delete_pairs(
+            table,
+            "seq",
+            &rows.iter().map(|row| (row.seq, row.id)).collect::<Vec<_>>(),
+        )
     }
 
-    fn hold(&self, tables: &Tables, table: &Table, target: &str, now: &str, moves: &[HoldMove]) -> Statement {
+    fn hold(
+        &self,
+        tables: &Tables,
+        table: &Table,
+        target: &str,
+        now: &str,
+        moves: &[HoldMove],
+    ) -> Statement {
         outbox::hold(&tables.held, table, target, now, moves)
     }
 
     fn remove(&self, table: &Table, moves: &[HoldMove]) -> Statement {
-        outbox::delete_pairs(table, "seq", &moves.iter().map(|row| (row.seq, row.id)).collect::<Vec<_>>())
+        outbox::delete_pairs(
+            table,
+            "seq",
+            &moves
+                .iter()
+                .map(|row| (row.seq, row.id))
+                .collect::<Vec<_>>(),
+        )
     }
 
     fn change(&self, table: &Table, target: &str, now: &str, changes: &[HeldChange]) -> Statement {
@@ -104,15 +131,36 @@ impl Dialect for MySql {
         Box::pin(inbox::record(tx, table, consumer, now, ids))
     }
 
-    fn open_start(&self, table: &Table, consumer: &str, id: Uuid, now: &str, lone: bool) -> Statement {
+    fn open_start(
+        &self,
+        table: &Table,
+        consumer: &str,
+        id: Uuid,
+        now: &str,
+        lone: bool,
+    ) -> Statement {
         inbox::open_start(table, consumer, id, now, lone)
     }
 
-    fn end_start(&self, table: &Table, consumer: &str, id: Uuid, now: &str, end: &AttemptEnd) -> Statement {
+    fn end_start(
+        &self,
+        table: &Table,
+        consumer: &str,
+        id: Uuid,
+        now: &str,
+        end: &AttemptEnd,
+    ) -> Statement {
         inbox::end_start(table, consumer, id, now, end)
     }
 
-    fn prune(&self, table: &Table, column: &str, now: &str, age: Duration, limit: u32) -> Statement {
+    fn prune(
+        &self,
+        table: &Table,
+        column: &str,
+        now: &str,
+        age: Duration,
+        limit: u32,
+    ) -> Statement {
         inbox::prune(table, column, now, age, limit)
     }
 
@@ -132,18 +180,30 @@ impl Dialect for MySql {
         Box::pin(schema::lock(connection, tables))
     }
 
-    fn unlock<'a>(&'a self, connection: &'a DatabaseTransaction, tables: &'a Tables) -> Task<'a, ()> {
+    fn unlock<'a>(
+        &'a self,
+        connection: &'a DatabaseTransaction,
+        tables: &'a Tables,
+    ) -> Task<'a, ()> {
         Box::pin(schema::unlock(connection, tables))
     }
 
-    fn requirements<'a>(&'a self, connection: &'a dyn Query, _tables: &'a Tables) -> Task<'a, Result<(), String>> {
+    fn requirements<'a>(
+        &'a self,
+        connection: &'a dyn Query,
+        _tables: &'a Tables,
+    ) -> Task<'a, Result<(), String>> {
         Box::pin(schema::requirements(connection))
     }
 
     /// A deadlock ends the transaction. On our own connections what follows must not be committed
     /// statement by statement then.
     fn guard(&self, own: bool) -> &'static str {
-        if own { "SET autocommit = 0; SAVEPOINT outbox_guard" } else { "SAVEPOINT outbox_guard" }
+        if own {
+            "SET autocommit = 0; SAVEPOINT outbox_guard"
+        } else {
+            "SAVEPOINT outbox_guard"
+        }
     }
 }
 

@@ -16,7 +16,11 @@ fn push_message(values: &mut Vec<Value>, row: &OutboxRecord) {
         row.event_type.as_str().into(),
         i32::from(row.version).into(),
         row.subject.as_str().into(),
-        row.key.as_deref().filter(|key| !key.is_empty()).map(|key| key.as_bytes().to_vec()).into(),
+        row.key
+            .as_deref()
+            .filter(|key| !key.is_empty())
+            .map(|key| key.as_bytes().to_vec())
+            .into(),
         row.headers.as_str().into(),
         row.payload.to_vec().into(),
     ]);
@@ -25,7 +29,10 @@ fn push_message(values: &mut Vec<Value>, row: &OutboxRecord) {
 /// A multi-row INSERT of known length takes consecutive numbers in the order of its rows.
 pub(super) fn insert(table: &Table, now: &str, rows: &[&OutboxRecord]) -> Statement {
     let row = format!("(?, ?, ?, ?, ?, ?, ?, {now})");
-    let sql = format!("INSERT INTO {table} ({MESSAGE}, occurred_at) VALUES {}", vec![row; rows.len()].join(", "));
+    let sql = format!(
+        "INSERT INTO {table} ({MESSAGE}, occurred_at) VALUES {}",
+        vec![row; rows.len()].join(", ")
+    );
     let mut values = Vec::with_capacity(rows.len() * 7);
     for row in rows {
         push_message(&mut values, row);
@@ -33,8 +40,15 @@ pub(super) fn insert(table: &Table, now: &str, rows: &[&OutboxRecord]) -> Statem
     statement(sql, values)
 }
 
-pub(super) fn schedule(table: &Table, target: &str, now: &str, rows: &[&OutboxRecord]) -> Statement {
-    let row = format!("(?, ?, ?, ?, ?, ?, ?, {now}, ?, 'scheduled', {now} + INTERVAL ? MICROSECOND, 0, {now}, {now})");
+pub(super) fn schedule(
+    table: &Table,
+    target: &str,
+    now: &str,
+    rows: &[&OutboxRecord],
+) -> Statement {
+    let row = format!(
+        "(?, ?, ?, ?, ?, ?, ?, {now}, ?, 'scheduled', {now} + INTERVAL ? MICROSECOND, 0, {now}, {now})"
+    );
     let sql = format!(
         "INSERT INTO {table} ({MESSAGE}, occurred_at, target, reason, due_at, attempts, held_at, changed_at) VALUES {}",
         vec![row; rows.len()].join(", ")
@@ -42,7 +56,10 @@ pub(super) fn schedule(table: &Table, target: &str, now: &str, rows: &[&OutboxRe
     let mut values = Vec::with_capacity(rows.len() * 9);
     for row in rows {
         push_message(&mut values, row);
-        values.extend([target.into(), duration_micros(row.delay.unwrap_or_default()).into()]);
+        values.extend([
+            target.into(),
+            duration_micros(row.delay.unwrap_or_default()).into(),
+        ]);
     }
     statement(sql, values)
 }
@@ -56,7 +73,9 @@ pub(super) fn schedule(table: &Table, target: &str, now: &str, rows: &[&OutboxRe
 pub(super) fn read(table: &Table, query: &ReadQuery, occurred_at: &str) -> Statement {
     let (gaps, low) = gaps(query.floor, &query.exclude);
     let mut values: Vec<Value> = Vec::new();
-    let mut source = format!("SELECT seq, payload_size FROM {table} FORCE INDEX (PRIMARY) WHERE seq > ? ORDER BY seq LIMIT ?");
+    let mut source = format!(
+        "SELECT seq, payload_size FROM {table} FORCE INDEX (PRIMARY) WHERE seq > ? ORDER BY seq LIMIT ?"
+    );
     let limit = Value::from(i64::from(query.limit));
     if let Some(gaps) = gaps {
         source = format!(
@@ -104,7 +123,13 @@ fn rows(count: usize) -> String {
     format!("({})", vec![row; count].join(" UNION ALL "))
 }
 
-pub(super) fn hold(held: &Table, table: &Table, target: &str, now: &str, moves: &[HoldMove]) -> Statement {
+pub(super) fn hold(
+    held: &Table,
+    table: &Table,
+    target: &str,
+    now: &str,
+    moves: &[HoldMove],
+) -> Statement {
     let sql = format!(
         "INSERT INTO {held} (seq, {MESSAGE}, occurred_at, target, reason, due_at, attempts, \
          first_error, last_error, held_at, changed_at) \

@@ -5,7 +5,8 @@ use sea_orm::{ConnectionTrait, DatabaseTransaction, DbErr, RuntimeErr, Statement
 use super::{super::Query, statement};
 use crate::tables::{Table, Tables};
 
-const OPTIONS: &str = "ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin";
+const OPTIONS: &str =
+    "ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin";
 
 /// What a table of messages has besides its own columns.
 const MESSAGE_COLUMNS: &str = "    message_id BINARY(16) NOT NULL,
@@ -31,7 +32,14 @@ pub(super) fn create_outbox(table: &Table) -> Vec<String> {
 }
 
 pub(super) fn create_shared(tables: &Tables) -> Vec<String> {
-    let Tables { held, lease, inbox, attempt, migration, .. } = tables;
+    let Tables {
+        held,
+        lease,
+        inbox,
+        attempt,
+        migration,
+        ..
+    } = tables;
     vec![
         format!(
             "CREATE TABLE IF NOT EXISTS {migration} (
@@ -107,35 +115,56 @@ fn index(table: &Table, suffix: &str) -> String {
 pub(super) fn exists(tables: &Tables, table: &Table) -> Statement {
     let sql = "SELECT COUNT(*) FROM information_schema.tables \
                WHERE table_schema = COALESCE(?, DATABASE()) AND table_name = ?";
-    statement(sql, vec![tables.schema.clone().into(), table.name.as_str().into()])
+    statement(
+        sql,
+        vec![tables.schema.clone().into(), table.name.as_str().into()],
+    )
 }
 
 /// DDL commits, so the lock has to belong to the connection.
 pub(super) async fn lock(connection: &DatabaseTransaction, tables: &Tables) -> Result<(), DbErr> {
     let sql = "SELECT COALESCE(GET_LOCK(LEFT(CONCAT('outbox ', COALESCE(?, DATABASE()), ' ', ?), 64), ?), 0)";
-    let values = vec![tables.schema.clone().into(), tables.migration.name.as_str().into(), LOCK_SECONDS.into()];
+    let values = vec![
+        tables.schema.clone().into(),
+        tables.migration.name.as_str().into(),
+        LOCK_SECONDS.into(),
+    ];
     let row = connection.query_one_raw(statement(sql, values)).await?;
     match row.map(|row| row.try_get_by_index::<i64>(0)).transpose()? {
         Some(1) => Ok(()),
-        _ => Err(DbErr::Exec(RuntimeErr::Internal("another migration held its lock for a minute".to_owned()))),
+        _ => Err(DbErr::Exec(RuntimeErr::Internal(
+            "another migration held its lock for a minute".to_owned(),
+        ))),
     }
 }
 
 pub(super) async fn unlock(connection: &DatabaseTransaction, tables: &Tables) -> Result<(), DbErr> {
     let sql = "SELECT RELEASE_LOCK(LEFT(CONCAT('outbox ', COALESCE(?, DATABASE()), ' ', ?), 64))";
-    let values = vec![tables.schema.clone().into(), tables.migration.name.as_str().into()];
-    connection.query_one_raw(statement(sql, values)).await.map(drop)
+    let values = vec![
+        tables.schema.clone().into(),
+        tables.migration.name.as_str().into(),
+    ];
+    connection
+        .query_one_raw(statement(sql, values))
+        .await
+        .map(drop)
 }
 
 pub(super) async fn requirements(connection: &dyn Query) -> Result<Result<(), String>, DbErr> {
     let sql = "SELECT CAST(VERSION() AS CHAR), CAST(@@autocommit AS SIGNED), CAST(@@auto_increment_increment AS SIGNED)";
-    let Some(row) = connection.row(statement(sql, vec![])).await? else { return Ok(Ok(())) };
+    let Some(row) = connection.row(statement(sql, vec![])).await? else {
+        return Ok(Ok(()));
+    };
     let version: String = row.try_get_by_index(0)?;
     if !new_enough(&version) {
-        return Ok(Err("MySQL 8.0 or MariaDB 10.6, or newer, is needed".to_owned()));
+        return Ok(Err(
+            "MySQL 8.0 or MariaDB 10.6, or newer, is needed".to_owned()
+        ));
     }
     if row.try_get_by_index::<i64>(1)? != 1 {
-        return Ok(Err("connections must begin with autocommit = 1, or nothing would be committed".to_owned()));
+        return Ok(Err(
+            "connections must begin with autocommit = 1, or nothing would be committed".to_owned(),
+        ));
     }
     if row.try_get_by_index::<i64>(2)? != 1 {
         tracing::warn!(
@@ -147,9 +176,15 @@ pub(super) async fn requirements(connection: &dyn Query) -> Result<Result<(), St
 }
 
 fn new_enough(version: &str) -> bool {
-    let mut numbers = version.split(|digit: char| !digit.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
+    let mut numbers = version
+        .split(|digit: char| !digit.is_ascii_digit())
+        .map(|number| number.parse().unwrap_or(0));
     let version_number: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    let least = if version.contains("MariaDB") { (10, 6) } else { (8, 0) };
+    let least = if version.contains("MariaDB") {
+        (10, 6)
+    } else {
+        (8, 0)
+    };
     version_number >= least
 }
 
@@ -159,7 +194,13 @@ mod tests {
 
     #[test]
     fn old_servers_are_refused() {
-        for version in ["10.11.19-MariaDB-0+deb12u1", "8.0.36", "8.4.0-commercial", "11.4.2-MariaDB", "9.1.0"] {
+        for version in [
+            "10.11.19-MariaDB-0+deb12u1",
+            "8.0.36",
+            "8.4.0-commercial",
+            "11.4.2-MariaDB",
+            "9.1.0",
+        ] {
             assert!(new_enough(version), "{version}");
         }
         for version in ["10.5.29-MariaDB", "5.7.44-log", "10.3.1-MariaDB", ""] {

@@ -21,7 +21,9 @@ pub(super) async fn record(
         let sql = format!(
             "INSERT INTO {table} (message_id, consumer, processed_at) VALUES ($1, $2, {now}) ON CONFLICT DO NOTHING"
         );
-        let done = tx.execute_raw(statement(sql, vec![(*id).into(), consumer.into()])).await?;
+        let done = tx
+            .execute_raw(statement(sql, vec![(*id).into(), consumer.into()]))
+            .await?;
         return Ok(vec![done.rows_affected() == 1]);
     }
     let sql = format!(
@@ -38,11 +40,20 @@ pub(super) async fn record(
 }
 
 /// Several processes prune side by side, so rows that another one has in hand are skipped.
-pub(super) fn prune(table: &Table, column: &str, now: &str, age: Duration, limit: u32) -> Statement {
+pub(super) fn prune(
+    table: &Table,
+    column: &str,
+    now: &str,
+    age: Duration,
+    limit: u32,
+) -> Statement {
     let sql = format!(
         "DELETE FROM {table} WHERE ctid = ANY(ARRAY(\
            SELECT ctid FROM {table} WHERE {column} < {now} - $1 * INTERVAL '1 microsecond' \
            ORDER BY {column} LIMIT $2 FOR UPDATE SKIP LOCKED))"
     );
-    statement(sql, vec![duration_micros(age).into(), i64::from(limit).into()])
+    statement(
+        sql,
+        vec![duration_micros(age).into(), i64::from(limit).into()],
+    )
 }

@@ -28,7 +28,10 @@ impl Dialect for Postgres {
         match clock {
             Clock::Database => "clock_timestamp()".to_owned(),
             Clock::Manual(clock) => {
-                format!("(TIMESTAMPTZ 'epoch' + INTERVAL '{} microseconds')", clock.micros())
+                format!(
+                    "(TIMESTAMPTZ 'epoch' + INTERVAL '{} microseconds')",
+                    clock.micros()
+                )
             }
         }
     }
@@ -39,7 +42,9 @@ impl Dialect for Postgres {
 
     fn micros(&self, time: &str) -> String {
         // A row edited by hand can hold 'infinity', which no integer can express.
-        format!("CASE WHEN isfinite({time}) THEN (extract(epoch FROM {time}) * 1000000)::bigint ELSE 0 END")
+        format!(
+            "CASE WHEN isfinite({time}) THEN (extract(epoch FROM {time}) * 1000000)::bigint ELSE 0 END"
+        )
     }
 
     /// Arrays have no limit that matters.
@@ -55,7 +60,13 @@ impl Dialect for Postgres {
         outbox::insert(table, now, rows)
     }
 
-    fn schedule(&self, table: &Table, target: &str, now: &str, rows: &[&OutboxRecord]) -> Statement {
+    fn schedule(
+        &self,
+        table: &Table,
+        target: &str,
+        now: &str,
+        rows: &[&OutboxRecord],
+    ) -> Statement {
         outbox::schedule(table, target, now, rows)
     }
 
@@ -67,7 +78,14 @@ impl Dialect for Postgres {
         outbox::delete_pairs(table, "seq", rows.iter().map(|row| (row.seq, row.id)))
     }
 
-    fn hold(&self, tables: &Tables, table: &Table, target: &str, now: &str, moves: &[HoldMove]) -> Statement {
+    fn hold(
+        &self,
+        tables: &Tables,
+        table: &Table,
+        target: &str,
+        now: &str,
+        moves: &[HoldMove],
+    ) -> Statement {
         outbox::hold(&tables.held, table, target, now, moves)
     }
 
@@ -99,15 +117,36 @@ impl Dialect for Postgres {
         Box::pin(inbox::record(tx, table, consumer, now, ids))
     }
 
-    fn open_start(&self, table: &Table, consumer: &str, id: Uuid, now: &str, lone: bool) -> Statement {
+    fn open_start(
+        &self,
+        table: &Table,
+        consumer: &str,
+        id: Uuid,
+        now: &str,
+        lone: bool,
+    ) -> Statement {
         super::conflict::open_start(self, table, consumer, id, now, lone)
     }
 
-    fn end_start(&self, table: &Table, consumer: &str, id: Uuid, now: &str, end: &AttemptEnd) -> Statement {
+    fn end_start(
+        &self,
+        table: &Table,
+        consumer: &str,
+        id: Uuid,
+        now: &str,
+        end: &AttemptEnd,
+    ) -> Statement {
         super::conflict::end_start(self, table, consumer, id, now, end)
     }
 
-    fn prune(&self, table: &Table, column: &str, now: &str, age: Duration, limit: u32) -> Statement {
+    fn prune(
+        &self,
+        table: &Table,
+        column: &str,
+        now: &str,
+        age: Duration,
+        limit: u32,
+    ) -> Statement {
         inbox::prune(table, column, now, age, limit)
     }
 
@@ -127,7 +166,11 @@ impl Dialect for Postgres {
         Box::pin(schema::lock(connection, tables))
     }
 
-    fn requirements<'a>(&'a self, connection: &'a dyn Query, tables: &'a Tables) -> Task<'a, Result<(), String>> {
+    fn requirements<'a>(
+        &'a self,
+        connection: &'a dyn Query,
+        tables: &'a Tables,
+    ) -> Task<'a, Result<(), String>> {
         Box::pin(schema::requirements(connection, tables))
     }
 }
@@ -138,5 +181,8 @@ fn statement(sql: impl Into<String>, values: Vec<Value>) -> Statement {
 
 /// An array parameter. None of its elements may be NULL, which SeaORM cannot bind.
 fn array<T: Into<Value>>(kind: ArrayType, items: impl IntoIterator<Item = T>) -> Value {
-    Value::Array(kind, Some(Box::new(items.into_iter().map(Into::into).collect())))
+    Value::Array(
+        kind,
+        Some(Box::new(items.into_iter().map(Into::into).collect())),
+    )
 }

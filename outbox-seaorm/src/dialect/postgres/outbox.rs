@@ -12,12 +12,31 @@ use crate::{clock::duration_micros, tables::Table, text::clip};
 fn message_arrays(rows: &[&OutboxRecord]) -> Vec<Value> {
     vec![
         array(ArrayType::Uuid, rows.iter().map(|row| row.id)),
-        array(ArrayType::String, rows.iter().map(|row| row.event_type.as_str())),
-        array(ArrayType::Int, rows.iter().map(|row| i32::from(row.version))),
-        array(ArrayType::String, rows.iter().map(|row| row.subject.as_str())),
-        array(ArrayType::String, rows.iter().map(|row| row.key.as_deref().unwrap_or_default())),
-        array(ArrayType::String, rows.iter().map(|row| row.headers.as_str())),
-        array(ArrayType::Bytes, rows.iter().map(|row| row.payload.to_vec())),
+        array(
+            ArrayType::String,
+            rows.iter().map(|row| row.event_type.as_str()),
+        ),
+        array(
+            ArrayType::Int,
+            rows.iter().map(|row| i32::from(row.version)),
+        ),
+        array(
+            ArrayType::String,
+            rows.iter().map(|row| row.subject.as_str()),
+        ),
+        array(
+            ArrayType::String,
+            rows.iter()
+                .map(|row| row.key.as_deref().unwrap_or_default()),
+        ),
+        array(
+            ArrayType::String,
+            rows.iter().map(|row| row.headers.as_str()),
+        ),
+        array(
+            ArrayType::Bytes,
+            rows.iter().map(|row| row.payload.to_vec()),
+        ),
     ]
 }
 
@@ -53,7 +72,12 @@ fn message(row: &OutboxRecord) -> Vec<Value> {
     ]
 }
 
-pub(super) fn schedule(table: &Table, target: &str, now: &str, rows: &[&OutboxRecord]) -> Statement {
+pub(super) fn schedule(
+    table: &Table,
+    target: &str,
+    now: &str,
+    rows: &[&OutboxRecord],
+) -> Statement {
     let sql = format!(
         "INSERT INTO {table} ({MESSAGE}, occurred_at, target, reason, due_at, attempts, held_at, changed_at) \
          SELECT r.a, r.b, r.c, r.d, NULLIF(r.e, ''), r.f, r.g, {now}, $9, 'scheduled', \
@@ -62,7 +86,11 @@ pub(super) fn schedule(table: &Table, target: &str, now: &str, rows: &[&OutboxRe
          WITH ORDINALITY AS r(a, b, c, d, e, f, g, h, ord) ORDER BY r.ord"
     );
     let mut values = message_arrays(rows);
-    values.push(array(ArrayType::BigInt, rows.iter().map(|row| duration_micros(row.delay.unwrap_or_default()))));
+    values.push(array(
+        ArrayType::BigInt,
+        rows.iter()
+            .map(|row| duration_micros(row.delay.unwrap_or_default())),
+    ));
     values.push(target.into());
     statement(sql, values)
 }
@@ -80,24 +108,52 @@ pub(super) fn read(table: &Table, query: &ReadQuery, occurred_at: &str) -> State
          ) AS r WHERE total <= $4 OR total = octet_length(payload) ORDER BY seq"
     );
     let max_bytes = i64::try_from(query.max_bytes).unwrap_or(i64::MAX);
-    statement(sql, vec![query.floor.into(), multirange(&query.exclude).into(), i64::from(query.limit).into(), max_bytes.into()])
+    statement(
+        sql,
+        vec![
+            query.floor.into(),
+            multirange(&query.exclude).into(),
+            i64::from(query.limit).into(),
+            max_bytes.into(),
+        ],
+    )
 }
 
 fn multirange(runs: &SeqRuns) -> String {
-    let runs: Vec<_> = runs.as_slice().iter().map(|(low, high)| format!("[{low},{high}]")).collect();
+    let runs: Vec<_> = runs
+        .as_slice()
+        .iter()
+        .map(|(low, high)| format!("[{low},{high}]"))
+        .collect();
     format!("{{{}}}", runs.join(","))
 }
 
-pub(super) fn delete_pairs(table: &Table, column: &str, pairs: impl Iterator<Item = (i64, Uuid)>) -> Statement {
+pub(super) fn delete_pairs(
+    table: &Table,
+    column: &str,
+    pairs: impl Iterator<Item = (i64, Uuid)>,
+) -> Statement {
     let (numbers, ids): (Vec<i64>, Vec<Uuid>) = pairs.unzip();
     let sql = format!(
         "DELETE FROM {table} AS t USING unnest($1::bigint[], $2::uuid[]) AS r(a, b) \
          WHERE t.{column} = r.a AND t.message_id = r.b"
     );
-    statement(sql, vec![array(ArrayType::BigInt, numbers), array(ArrayType::Uuid, ids)])
+    statement(
+        sql,
+        vec![
+            array(ArrayType::BigInt, numbers),
+            array(ArrayType::Uuid, ids),
+        ],
+    )
 }
 
-pub(super) fn hold(held: &Table, table: &Table, target: &str, now: &str, moves: &[HoldMove]) -> Statement {
+pub(super) fn hold(
+    held: &Table,
+    table: &Table,
+    target: &str,
+    now: &str,
+    moves: &[HoldMove],
+) -> Statement {
     let sql = format!(
         "INSERT INTO {held} (seq, {MESSAGE}, occurred_at, target, reason, due_at, attempts, \
          first_error, last_error, held_at, changed_at) \
@@ -110,10 +166,26 @@ pub(super) fn hold(held: &Table, table: &Table, target: &str, now: &str, moves: 
     let values = vec![
         array(ArrayType::BigInt, moves.iter().map(|row| row.seq)),
         array(ArrayType::Uuid, moves.iter().map(|row| row.id)),
-        array(ArrayType::String, moves.iter().map(|row| row.reason.as_str())),
-        array(ArrayType::BigInt, moves.iter().map(|row| duration_micros(row.due_in))),
-        array(ArrayType::Int, moves.iter().map(|row| i32::try_from(row.attempts).unwrap_or(i32::MAX))),
-        array(ArrayType::String, moves.iter().map(|row| clip(row.error.as_deref()).unwrap_or_default())),
+        array(
+            ArrayType::String,
+            moves.iter().map(|row| row.reason.as_str()),
+        ),
+        array(
+            ArrayType::BigInt,
+            moves.iter().map(|row| duration_micros(row.due_in)),
+        ),
+        array(
+            ArrayType::Int,
+            moves
+                .iter()
+                .map(|row| i32::try_from(row.attempts).unwrap_or(i32::MAX)),
+        ),
+        array(
+            ArrayType::String,
+            moves
+                .iter()
+                .map(|row| clip(row.error.as_deref()).unwrap_or_default()),
+        ),
         target.into(),
     ];
     statement(sql, values)
@@ -130,10 +202,26 @@ pub(super) fn change(held: &Table, target: &str, now: &str, changes: &[HeldChang
     let values = vec![
         array(ArrayType::BigInt, changes.iter().map(|row| row.id)),
         array(ArrayType::Uuid, changes.iter().map(|row| row.message_id)),
-        array(ArrayType::String, changes.iter().map(|row| row.reason.as_str())),
-        array(ArrayType::BigInt, changes.iter().map(|row| duration_micros(row.due_in))),
-        array(ArrayType::Int, changes.iter().map(|row| i32::try_from(row.attempts).unwrap_or(i32::MAX))),
-        array(ArrayType::String, changes.iter().map(|row| clip(row.error.as_deref()).unwrap_or_default())),
+        array(
+            ArrayType::String,
+            changes.iter().map(|row| row.reason.as_str()),
+        ),
+        array(
+            ArrayType::BigInt,
+            changes.iter().map(|row| duration_micros(row.due_in)),
+        ),
+        array(
+            ArrayType::Int,
+            changes
+                .iter()
+                .map(|row| i32::try_from(row.attempts).unwrap_or(i32::MAX)),
+        ),
+        array(
+            ArrayType::String,
+            changes
+                .iter()
+                .map(|row| clip(row.error.as_deref()).unwrap_or_default()),
+        ),
         target.into(),
     ];
     statement(sql, values)

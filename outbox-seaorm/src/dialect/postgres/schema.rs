@@ -36,7 +36,14 @@ pub(super) fn create_outbox(table: &Table) -> Vec<String> {
 /// (PostgreSQL 15). BRIN would be smaller, but its ranges do not narrow when rows go, and once space
 /// is used again each of them reaches back to the beginning.
 pub(super) fn create_shared(tables: &Tables) -> Vec<String> {
-    let Tables { held, lease, inbox, attempt, migration, .. } = tables;
+    let Tables {
+        held,
+        lease,
+        inbox,
+        attempt,
+        migration,
+        ..
+    } = tables;
     let mut statements = Vec::new();
     if let Some(schema) = &tables.schema {
         // CREATE SCHEMA IF NOT EXISTS asks for the right to create even where it exists.
@@ -69,8 +76,14 @@ pub(super) fn create_shared(tables: &Tables) -> Vec<String> {
 {MESSAGE_COLUMNS}
 )"#
         ),
-        format!(r#"CREATE INDEX IF NOT EXISTS "{}_due" ON {held} (target, reason, due_at)"#, held.name),
-        format!(r#"CREATE INDEX IF NOT EXISTS "{}_key" ON {held} (target, ordering_key, seq)"#, held.name),
+        format!(
+            r#"CREATE INDEX IF NOT EXISTS "{}_due" ON {held} (target, reason, due_at)"#,
+            held.name
+        ),
+        format!(
+            r#"CREATE INDEX IF NOT EXISTS "{}_key" ON {held} (target, ordering_key, seq)"#,
+            held.name
+        ),
         format!(
             r#"CREATE TABLE IF NOT EXISTS {lease} (
     target TEXT COLLATE "C" PRIMARY KEY,
@@ -88,7 +101,10 @@ pub(super) fn create_shared(tables: &Tables) -> Vec<String> {
     PRIMARY KEY (message_id, consumer)
 )"#
         ),
-        format!(r#"CREATE INDEX IF NOT EXISTS "{}_processed" ON {inbox} (processed_at)"#, inbox.name),
+        format!(
+            r#"CREATE INDEX IF NOT EXISTS "{}_processed" ON {inbox} (processed_at)"#,
+            inbox.name
+        ),
         format!(
             r#"CREATE TABLE IF NOT EXISTS {attempt} (
     message_id UUID NOT NULL,
@@ -105,7 +121,10 @@ pub(super) fn create_shared(tables: &Tables) -> Vec<String> {
     PRIMARY KEY (message_id, consumer)
 )"#
         ),
-        format!(r#"CREATE INDEX IF NOT EXISTS "{}_changed" ON {attempt} (changed_at)"#, attempt.name),
+        format!(
+            r#"CREATE INDEX IF NOT EXISTS "{}_changed" ON {attempt} (changed_at)"#,
+            attempt.name
+        ),
     ]);
     statements
 }
@@ -119,19 +138,31 @@ pub(super) fn exists(table: &Table) -> Statement {
 pub(super) async fn lock(connection: &DatabaseTransaction, tables: &Tables) -> Result<(), DbErr> {
     let sql = "SELECT 1 FROM (SELECT pg_advisory_xact_lock(hashtextextended($1, 0))) AS locked";
     let name = format!("outbox migration {}", tables.migration);
-    connection.query_one_raw(statement(sql, vec![name.into()])).await.map(drop)
+    connection
+        .query_one_raw(statement(sql, vec![name.into()]))
+        .await
+        .map(drop)
 }
 
-pub(super) async fn requirements(connection: &dyn Query, tables: &Tables) -> Result<Result<(), String>, DbErr> {
+pub(super) async fn requirements(
+    connection: &dyn Query,
+    tables: &Tables,
+) -> Result<Result<(), String>, DbErr> {
     let version = "SELECT current_setting('server_version_num')::int";
     let version = connection.row(statement(version, vec![])).await?;
-    if version.map(|row| row.try_get_by_index::<i32>(0)).transpose()?.is_some_and(|version| version < MIN_VERSION) {
+    if version
+        .map(|row| row.try_get_by_index::<i32>(0))
+        .transpose()?
+        .is_some_and(|version| version < MIN_VERSION)
+    {
         return Ok(Err("PostgreSQL 14 or newer is needed".to_owned()));
     }
     for (_, table) in tables.outboxes() {
         let sql = "SELECT CASE WHEN seqincrement = 1 AND seqcache = 1 AND NOT seqcycle THEN 1 ELSE 0 END \
                    FROM pg_sequence WHERE seqrelid = to_regclass(pg_get_serial_sequence($1, 'seq'))";
-        let row = connection.row(statement(sql, vec![table.to_string().into()])).await?;
+        let row = connection
+            .row(statement(sql, vec![table.to_string().into()]))
+            .await?;
         let fits = row.map(|row| row.try_get_by_index::<i32>(0)).transpose()?;
         if fits != Some(1) {
             return Ok(Err(format!(

@@ -16,20 +16,32 @@ pub(super) async fn record(
     now: &str,
     ids: &[Uuid],
 ) -> Result<Vec<bool>, DbErr> {
-    let sql =
-        format!("INSERT INTO {table} (message_id, consumer, processed_at) VALUES (?, ?, {now}) ON CONFLICT DO NOTHING");
+    let sql = format!(
+        "INSERT INTO {table} (message_id, consumer, processed_at) VALUES (?, ?, {now}) ON CONFLICT DO NOTHING"
+    );
     let mut fresh = Vec::with_capacity(ids.len());
     for id in ids {
-        let done = tx.execute_raw(statement(sql.as_str(), vec![(*id).into(), consumer.into()])).await?;
+        let done = tx
+            .execute_raw(statement(sql.as_str(), vec![(*id).into(), consumer.into()]))
+            .await?;
         fresh.push(done.rows_affected() == 1);
     }
     Ok(fresh)
 }
 
-pub(super) fn prune(table: &Table, column: &str, now: &str, age: Duration, limit: u32) -> Statement {
+pub(super) fn prune(
+    table: &Table,
+    column: &str,
+    now: &str,
+    age: Duration,
+    limit: u32,
+) -> Statement {
     let sql = format!(
         "DELETE FROM {table} WHERE (message_id, consumer) IN (\
            SELECT message_id, consumer FROM {table} WHERE {column} < {now} - ? ORDER BY {column} LIMIT ?)"
     );
-    statement(sql, vec![duration_micros(age).into(), i64::from(limit).into()])
+    statement(
+        sql,
+        vec![duration_micros(age).into(), i64::from(limit).into()],
+    )
 }

@@ -53,7 +53,13 @@ impl Dialect for Sqlite {
         outbox::insert(table, now, rows)
     }
 
-    fn schedule(&self, table: &Table, target: &str, now: &str, rows: &[&OutboxRecord]) -> Statement {
+    fn schedule(
+        &self,
+        table: &Table,
+        target: &str,
+        now: &str,
+        rows: &[&OutboxRecord],
+    ) -> Statement {
         outbox::schedule(table, target, now, rows)
     }
 
@@ -62,15 +68,33 @@ impl Dialect for Sqlite {
     }
 
     fn settle(&self, table: &Table, rows: &[Settled]) -> Statement {
-        outbox::delete_pairs(table, "seq", &rows.iter().map(|row| (row.seq, row.id)).collect::<Vec<_>>())
+        outbox::delete_pairs(
+            table,
+            "seq",
+            &rows.iter().map(|row| (row.seq, row.id)).collect::<Vec<_>>(),
+        )
     }
 
-    fn hold(&self, tables: &Tables, table: &Table, target: &str, now: &str, moves: &[HoldMove]) -> Statement {
+    fn hold(
+        &self,
+        tables: &Tables,
+        table: &Table,
+        target: &str,
+        now: &str,
+        moves: &[HoldMove],
+    ) -> Statement {
         outbox::hold(&tables.held, table, target, now, moves)
     }
 
     fn remove(&self, table: &Table, moves: &[HoldMove]) -> Statement {
-        outbox::delete_pairs(table, "seq", &moves.iter().map(|row| (row.seq, row.id)).collect::<Vec<_>>())
+        outbox::delete_pairs(
+            table,
+            "seq",
+            &moves
+                .iter()
+                .map(|row| (row.seq, row.id))
+                .collect::<Vec<_>>(),
+        )
     }
 
     fn change(&self, table: &Table, target: &str, now: &str, changes: &[HeldChange]) -> Statement {
@@ -97,15 +121,36 @@ impl Dialect for Sqlite {
         Box::pin(inbox::record(tx, table, consumer, now, ids))
     }
 
-    fn open_start(&self, table: &Table, consumer: &str, id: Uuid, now: &str, lone: bool) -> Statement {
+    fn open_start(
+        &self,
+        table: &Table,
+        consumer: &str,
+        id: Uuid,
+        now: &str,
+        lone: bool,
+    ) -> Statement {
         super::conflict::open_start(self, table, consumer, id, now, lone)
     }
 
-    fn end_start(&self, table: &Table, consumer: &str, id: Uuid, now: &str, end: &AttemptEnd) -> Statement {
+    fn end_start(
+        &self,
+        table: &Table,
+        consumer: &str,
+        id: Uuid,
+        now: &str,
+        end: &AttemptEnd,
+    ) -> Statement {
         super::conflict::end_start(self, table, consumer, id, now, end)
     }
 
-    fn prune(&self, table: &Table, column: &str, now: &str, age: Duration, limit: u32) -> Statement {
+    fn prune(
+        &self,
+        table: &Table,
+        column: &str,
+        now: &str,
+        age: Duration,
+        limit: u32,
+    ) -> Statement {
         inbox::prune(table, column, now, age, limit)
     }
 
@@ -127,11 +172,19 @@ impl Dialect for Sqlite {
     }
 
     /// The transaction is immediate and so the only one that writes.
-    fn lock<'a>(&'a self, _connection: &'a DatabaseTransaction, _tables: &'a Tables) -> Task<'a, ()> {
+    fn lock<'a>(
+        &'a self,
+        _connection: &'a DatabaseTransaction,
+        _tables: &'a Tables,
+    ) -> Task<'a, ()> {
         Box::pin(async { Ok(()) })
     }
 
-    fn requirements<'a>(&'a self, connection: &'a dyn Query, _tables: &'a Tables) -> Task<'a, Result<(), String>> {
+    fn requirements<'a>(
+        &'a self,
+        connection: &'a dyn Query,
+        _tables: &'a Tables,
+    ) -> Task<'a, Result<(), String>> {
         Box::pin(schema::requirements(connection))
     }
 }

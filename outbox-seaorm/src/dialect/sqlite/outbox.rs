@@ -24,7 +24,10 @@ fn push_message(values: &mut Vec<Value>, row: &OutboxRecord) {
 
 pub(super) fn insert(table: &Table, now: &str, rows: &[&OutboxRecord]) -> Statement {
     let row = format!("(?, ?, ?, ?, ?, ?, ?, {now})");
-    let sql = format!("INSERT INTO {table} ({MESSAGE}, occurred_at) VALUES {}", vec![row; rows.len()].join(", "));
+    let sql = format!(
+        "INSERT INTO {table} ({MESSAGE}, occurred_at) VALUES {}",
+        vec![row; rows.len()].join(", ")
+    );
     let mut values = Vec::with_capacity(rows.len() * 7);
     for row in rows {
         push_message(&mut values, row);
@@ -32,7 +35,12 @@ pub(super) fn insert(table: &Table, now: &str, rows: &[&OutboxRecord]) -> Statem
     statement(sql, values)
 }
 
-pub(super) fn schedule(table: &Table, target: &str, now: &str, rows: &[&OutboxRecord]) -> Statement {
+pub(super) fn schedule(
+    table: &Table,
+    target: &str,
+    now: &str,
+    rows: &[&OutboxRecord],
+) -> Statement {
     let row = format!("(?, ?, ?, ?, ?, ?, ?, {now}, ?, 'scheduled', {now} + ?, 0, {now}, {now})");
     let sql = format!(
         "INSERT INTO {table} ({MESSAGE}, occurred_at, target, reason, due_at, attempts, held_at, changed_at) VALUES {}",
@@ -41,7 +49,10 @@ pub(super) fn schedule(table: &Table, target: &str, now: &str, rows: &[&OutboxRe
     let mut values = Vec::with_capacity(rows.len() * 9);
     for row in rows {
         push_message(&mut values, row);
-        values.extend([target.into(), duration_micros(row.delay.unwrap_or_default()).into()]);
+        values.extend([
+            target.into(),
+            duration_micros(row.delay.unwrap_or_default()).into(),
+        ]);
     }
     statement(sql, values)
 }
@@ -67,7 +78,16 @@ pub(super) fn read(table: &Table, query: &ReadQuery) -> Statement {
     );
     let limit = i64::from(query.limit);
     let max_bytes = i64::try_from(query.max_bytes).unwrap_or(i64::MAX);
-    statement(sql, vec![gaps.unwrap_or_else(|| "[]".to_owned()).into(), low.into(), limit.into(), limit.into(), max_bytes.into()])
+    statement(
+        sql,
+        vec![
+            gaps.unwrap_or_else(|| "[]".to_owned()).into(),
+            low.into(),
+            limit.into(),
+            limit.into(),
+            max_bytes.into(),
+        ],
+    )
 }
 
 /// The message's columns. SQLite does not check that text is UTF-8, so it comes as bytes.
@@ -94,7 +114,13 @@ pub(super) fn delete_pairs(table: &Table, column: &str, pairs: &[(i64, Uuid)]) -
     statement(sql, values)
 }
 
-pub(super) fn hold(held: &Table, table: &Table, target: &str, now: &str, moves: &[HoldMove]) -> Statement {
+pub(super) fn hold(
+    held: &Table,
+    table: &Table,
+    target: &str,
+    now: &str,
+    moves: &[HoldMove],
+) -> Statement {
     let sql = format!(
         "WITH r(a, b, c, d, e, f) AS (VALUES {}) \
          INSERT INTO {held} (seq, {MESSAGE}, occurred_at, target, reason, due_at, attempts, \

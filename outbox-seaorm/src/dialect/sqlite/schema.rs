@@ -26,7 +26,14 @@ pub(super) fn create_outbox(table: &Table) -> Vec<String> {
 }
 
 pub(super) fn create_shared(tables: &Tables) -> Vec<String> {
-    let Tables { held, lease, inbox, attempt, migration, .. } = tables;
+    let Tables {
+        held,
+        lease,
+        inbox,
+        attempt,
+        migration,
+        ..
+    } = tables;
     vec![
         format!(
             "CREATE TABLE IF NOT EXISTS {migration} (
@@ -51,8 +58,14 @@ pub(super) fn create_shared(tables: &Tables) -> Vec<String> {
 {MESSAGE_COLUMNS}
 ) STRICT"
         ),
-        format!(r#"CREATE INDEX IF NOT EXISTS "{}_due" ON {held} (target, reason, due_at)"#, held.name),
-        format!(r#"CREATE INDEX IF NOT EXISTS "{}_key" ON {held} (target, ordering_key, seq)"#, held.name),
+        format!(
+            r#"CREATE INDEX IF NOT EXISTS "{}_due" ON {held} (target, reason, due_at)"#,
+            held.name
+        ),
+        format!(
+            r#"CREATE INDEX IF NOT EXISTS "{}_key" ON {held} (target, ordering_key, seq)"#,
+            held.name
+        ),
         format!(
             "CREATE TABLE IF NOT EXISTS {lease} (
     target TEXT NOT NULL PRIMARY KEY,
@@ -70,7 +83,10 @@ pub(super) fn create_shared(tables: &Tables) -> Vec<String> {
     PRIMARY KEY (message_id, consumer)
 ) STRICT, WITHOUT ROWID"
         ),
-        format!(r#"CREATE INDEX IF NOT EXISTS "{}_processed" ON {inbox} (processed_at)"#, inbox.name),
+        format!(
+            r#"CREATE INDEX IF NOT EXISTS "{}_processed" ON {inbox} (processed_at)"#,
+            inbox.name
+        ),
         format!(
             "CREATE TABLE IF NOT EXISTS {attempt} (
     message_id BLOB NOT NULL,
@@ -87,7 +103,10 @@ pub(super) fn create_shared(tables: &Tables) -> Vec<String> {
     PRIMARY KEY (message_id, consumer)
 ) STRICT, WITHOUT ROWID"
         ),
-        format!(r#"CREATE INDEX IF NOT EXISTS "{}_changed" ON {attempt} (changed_at)"#, attempt.name),
+        format!(
+            r#"CREATE INDEX IF NOT EXISTS "{}_changed" ON {attempt} (changed_at)"#,
+            attempt.name
+        ),
     ]
 }
 
@@ -97,9 +116,16 @@ pub(super) fn exists(table: &Table) -> Statement {
 }
 
 pub(super) async fn requirements(connection: &dyn Query) -> Result<Result<(), String>, DbErr> {
-    let Some(row) = connection.row(statement("SELECT sqlite_version()", vec![])).await? else { return Ok(Ok(())) };
+    let Some(row) = connection
+        .row(statement("SELECT sqlite_version()", vec![]))
+        .await?
+    else {
+        return Ok(Ok(()));
+    };
     let version: String = row.try_get_by_index(0)?;
-    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0_u32));
+    let mut numbers = version
+        .split('.')
+        .map(|number| number.parse().unwrap_or(0_u32));
     if (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < (3, 42) {
         return Ok(Err("SQLite 3.42 or newer is needed".to_owned()));
     }
