@@ -168,13 +168,39 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .state(carrier.clone())
         .relay(RelayOptions::default())
         .consumer(Consumer::of(create_shipment {}));
-    let running = tokio::spawn(runtime.run(shutdown.clone()));
+    let mut running = tokio::spawn(runtime.run(shutdown.clone()));
+    tokio::select! {
+        // It could not start: nothing would ever happen.
+        ended = &mut running => {
+            ended??;
+            return Err("the runtime has ended by itself".into());
+        }
+        told = story(&bus, &db, &broker, &carrier) => told?,
+    }
 
+    println!("\n6. A graceful stop.");
+    shutdown.cancel();
+    running.await??;
+    println!(
+        "   orders: {}, shipments: {}: each order once.",
+        orders(&db).await,
+        shipments(&db).await
+    );
+    Ok(())
+}
+
+/// What happens while the runtime runs.
+async fn story(
+    bus: &Bus<SeaOrm>,
+    db: &DatabaseConnection,
+    broker: &MemoryBroker,
+    carrier: &Carrier,
+) -> Result<(), Box<dyn Error>> {
     println!("1. Three orders are placed; each commits together with its event.");
-    let first = place_order(&bus, &db, "Lisbon").await?;
-    place_order(&bus, &db, "Oslo").await?;
-    place_order(&bus, &db, "Kyoto").await?;
-    until("three shipments", async || shipments(&db).await == 3).await;
+    let first = place_order(bus, db, "Lisbon").await?;
+    place_order(bus, db, "Oslo").await?;
+    place_order(bus, db, "Kyoto").await?;
+    until("three shipments", async || shipments(db).await == 3).await;
 
     println!("\n2. A fourth order is rolled back after it was published: nobody ever hears of it.");
     let tx = db.begin().await?;
@@ -195,24 +221,30 @@ async fn main() -> Result<(), Box<dyn Error>> {
     .await?;
     tx.rollback().await?;
     println!(
-        "   orders: {}, messages at the broker: {}",
-        orders(&db).await,
+        "   still {} orders, and {} messages at the broker",
+        orders(db).await,
         broker.messages().len()
     );
 
-    println!("\n3. The broker delivers the first message a second time: the inbox recognises it.");
-    broker.duplicate(first);
-    place_order(&bus, &db, "Quito").await?; // delivered after the duplicate
-    until("the next shipment", async || shipments(&db).await == 4).await;
     println!(
-        "   messages at the broker: {}, shipments: {}",
+        "\n3. Lisbon's message is delivered a second time, and behind it that of a new order, to Quito."
+    );
+    println!("   The inbox recognises the duplicate: only Quito is shipped.");
+    broker.duplicate(first);
+    place_order(bus, db, "Quito").await?;
+    until("the next shipment", async || shipments(db).await == 4).await;
+    println!(
+        "   {} messages at the broker, one of them the duplicate; {} shipments",
         broker.messages().len(),
-        shipments(&db).await
+        shipments(db).await
     );
 
-    println!("\n4. An order that cannot be shipped ends in the dead letters and holds nobody up.");
-    place_order(&bus, &db, "Atlantis").await?;
-    place_order(&bus, &db, "Lima").await?;
+    println!(
+        "\n4. Two more orders: one to Atlantis, which cannot be shipped and ends in the dead letters,"
+    );
+    println!("   and one to Lima, which it does not hold up.");
+    place_order(bus, db, "Atlantis").await?;
+    place_order(bus, db, "Lima").await?;
     let dead_letters = bus.dead_letters(broker.clone());
     let mut dead = Vec::new();
     until("the dead letter", async || {
@@ -220,7 +252,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             .list(&DeadLetterFilter::default())
             .await
             .unwrap_or_default();
-        dead.len() == 1 && shipments(&db).await == 5
+        dead.len() == 1 && shipments(db).await == 5
     })
     .await;
     for letter in &dead {
@@ -233,21 +265,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
         );
     }
 
-    println!("\n5. The carrier learns the way, and the dead letter is replayed.");
+    println!("\n5. The carrier learns the way to Atlantis, and the dead letter is replayed.");
     carrier.knows_atlantis.store(true, Ordering::Relaxed);
     for letter in &dead {
         dead_letters.replay(letter.id).await?;
     }
-    until("the replayed shipment", async || shipments(&db).await == 6).await;
-
-    println!("\n6. A graceful stop.");
-    shutdown.cancel();
-    running.await??;
-    println!(
-        "   orders: {}, shipments: {}: each order once.",
-        orders(&db).await,
-        shipments(&db).await
-    );
+    until("the replayed shipment", async || shipments(db).await == 6).await;
     Ok(())
 }
 

@@ -12,6 +12,9 @@ usage: ops [--json] COMMAND
   dlq show ID [--payload]       one of them with its headers, and with its body if asked for
   dlq replay ID..               sends them on their way again
   dlq discard ID..              gives them up for good
+  audit [--hours N] [--republish]
+                                which published events the broker has lost, of the last N hours or of
+                                all that the archive has; puts them back into the outbox if asked to
 
   --json                        lists as JSON, one object a line
 
@@ -33,6 +36,7 @@ pub(crate) enum Command {
     DlqShow { id: DeadLetterId, payload: bool },
     DlqReplay { ids: Vec<DeadLetterId> },
     DlqDiscard { ids: Vec<DeadLetterId> },
+    Audit { hours: Option<u32>, republish: bool },
 }
 
 /// Understands the arguments, or says what is wrong with them.
@@ -49,7 +53,8 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Invoc
             }
             "--json" => given.json = true,
             "--payload" => given.payload = true,
-            "--reason" | "--consumer" => {
+            "--republish" => given.republish = true,
+            "--reason" | "--consumer" | "--hours" => {
                 let value = arguments.next();
                 let value = value.ok_or_else(|| format!("{argument} needs a value"))?;
                 given.named(&argument, value);
@@ -67,6 +72,8 @@ struct Given {
     words: Vec<String>,
     json: bool,
     payload: bool,
+    republish: bool,
+    hours: Option<String>,
     reason: Option<String>,
     consumer: Option<String>,
 }
@@ -75,6 +82,7 @@ impl Given {
     fn named(&mut self, name: &str, value: String) {
         match name {
             "--reason" => self.reason = Some(value),
+            "--hours" => self.hours = Some(value),
             _ => self.consumer = Some(value),
         }
     }
@@ -105,11 +113,25 @@ impl Given {
             ["dlq", "discard", ref ids @ ..] => Command::DlqDiscard {
                 ids: parse_ids(ids)?,
             },
+            ["audit"] => Command::Audit {
+                hours: self
+                    .hours
+                    .take()
+                    .map(|hours| {
+                        hours
+                            .parse()
+                            .map_err(|_| format!("{hours:?} is no number of hours"))
+                    })
+                    .transpose()?,
+                republish: std::mem::take(&mut self.republish),
+            },
             _ => return Err(format!("unknown command {:?}", words.join(" "))),
         };
         // What a command knows it has taken.
         let left = [
             ("--payload", self.payload),
+            ("--republish", self.republish),
+            ("--hours", self.hours.is_some()),
             ("--reason", self.reason.is_some()),
             ("--consumer", self.consumer.is_some()),
         ];
@@ -156,8 +178,18 @@ mod tests {
             parsed("--reason parked held list"),
             Ok(Command::HeldList { reason })
         );
+        assert_eq!(
+            parsed("audit --hours 6 --republish"),
+            Ok(Command::Audit {
+                hours: Some(6),
+                republish: true
+            })
+        );
         for wrong in [
             "",
+            "audit --hours soon",
+            "status --republish",
+            "dlq list --hours 6",
             "status now",
             "status --payload",
             "dlq list --reason dead",

@@ -28,11 +28,19 @@ pub(crate) async fn list(desk: &Desk, consumer: Option<String>) -> Result<(), Bo
         limit: PAGE,
         ..Default::default()
     };
+    let mut found = false;
     loop {
         let page = letters.list(&filter).await?;
         if page.is_empty() {
+            // Not among the output, which has one line for each.
+            match filter.consumer {
+                _ if found => {}
+                None => eprintln!("no dead letters"),
+                Some(name) => eprintln!("no dead letters of a consumer {:?}", line(&name)),
+            }
             return Ok(());
         }
+        found = true;
         for letter in &page {
             match letter.id {
                 DeadLetterId::Outbox(id) => filter.after_outbox = id,
@@ -117,8 +125,12 @@ fn as_json(letter: &DeadLetterSummary) -> Value {
         "error": letter.error,
         "first_error": letter.first_error,
         "attempts": letter.attempts,
+        "deliveries": letter.deliveries,
         "replays": letter.replays,
+        "first_failed_at": letter.first_failed_at.map(moment),
         "dead_at": moment(letter.dead_at),
+        "stream": letter.origin.as_ref().map(|origin| &origin.stream),
+        "sequence": letter.origin.as_ref().map(|origin| origin.sequence),
         "size": letter.size,
     })
 }
@@ -126,8 +138,16 @@ fn as_json(letter: &DeadLetterSummary) -> Value {
 fn as_text(letter: &DeadLetterSummary) -> String {
     let what = letter.event_type.as_deref().unwrap_or("(unreadable)");
     let whose = line(letter.consumer.as_deref().unwrap_or("relay"));
+    let id = letter
+        .message_id
+        .map_or_else(|| "(unreadable)".to_owned(), |id| id.to_string());
+    let key = letter
+        .key
+        .as_deref()
+        .map(|key| format!(", key {key}"))
+        .unwrap_or_default();
     format!(
-        "{}  {whose}, {}, {}  {what}\n    {}",
+        "{}  {whose}, {}, {}  {what}\n    message {id}{key}\n    {}",
         letter.id,
         letter.reason,
         moment(letter.dead_at),
@@ -172,8 +192,18 @@ fn detail_as_text(letter: &DeadLetterDetail, payload: bool) -> String {
         put("first error", first);
     }
     put("attempts", &summary.attempts.to_string());
+    if let Some(deliveries) = summary.deliveries {
+        put("deliveries", &deliveries.to_string());
+    }
     put("replays", &summary.replays.to_string());
+    if let Some(first) = summary.first_failed_at {
+        put("failed first", &moment(first));
+    }
     put("dead since", &moment(summary.dead_at));
+    if let Some(origin) = &summary.origin {
+        let place = format!("{} {}", line(&origin.stream), origin.sequence);
+        put("stored as", &place);
+    }
     put("subject", &summary.subject);
     put("size", &format!("{} bytes", summary.size));
     for (name, value) in headers.iter() {

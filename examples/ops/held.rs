@@ -18,6 +18,9 @@ pub(crate) async fn list(desk: &Desk, reason: Option<HeldReason>) -> Result<(), 
     loop {
         let rows = desk.bus.held(reason.as_slice(), after, PAGE).await?;
         let Some(last) = rows.last() else {
+            if after == 0 {
+                eprintln!("no held events");
+            }
             return Ok(());
         };
         after = last.id;

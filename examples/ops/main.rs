@@ -1,4 +1,5 @@
-//! An operator's command: what waits, what is held, what is dead and why, and the way back.
+//! An operator's command: what waits, what is held, what is dead and why, what the broker has lost,
+//! and the way back.
 //!
 //! ```text
 //! cargo run --example ops --features shop -- status
@@ -9,6 +10,7 @@
 //! to the standard error; it ends with 0 if it did what was asked, 1 if it could not, and 2 if it
 //! did not understand. Everything that others wrote is shown with control characters escaped.
 
+mod audit;
 mod command;
 mod consumers;
 mod dead_letters;
@@ -84,6 +86,7 @@ async fn run(invocation: Invocation) -> Result<(), BoxError> {
         Command::DlqShow { id, payload } => dead_letters::show(&desk, id, payload).await,
         Command::DlqReplay { ids } => dead_letters::replay(&desk, &ids).await,
         Command::DlqDiscard { ids } => dead_letters::discard(&desk, &ids).await,
+        Command::Audit { hours, republish } => audit::run(&desk, hours, republish).await,
     }
 }
 

@@ -3,3 +3,9 @@
 
 pub mod program;
 pub mod shop;
+
+/// The programs of the README, so that they are compiled.
+#[cfg(all(doctest, feature = "nats"))]
+#[doc = include_str!("../../README.md")]
+#[derive(Debug)]
+pub struct Readme;

@@ -111,6 +111,53 @@ pub trait Broker: Clone + Send + Sync + 'static {
         &self,
         spec: &ConsumerSpec,
     ) -> impl Future<Output = Result<Option<Duration>, BrokerError>> + Send;
+
+    /// Looks whether messages that it confirmed once are still stored: an answer for each of
+    /// `confirmed`, in their order. Callers ask for a few hundred at a time.
+    ///
+    /// # Errors
+    ///
+    /// [`BrokerError`] if it cannot be told of one of them; a message is never taken for missing or for
+    /// present then. A broker that does not implement this refuses.
+    fn look_up(
+        &self,
+        confirmed: &[Confirmed],
+    ) -> impl Future<Output = Result<Vec<Holding>, BrokerError>> + Send {
+        let _ = confirmed;
+        async {
+            let message = "this broker cannot tell whether it still holds a message";
+            Err(BrokerError::new(BrokerErrorKind::Configuration, message))
+        }
+    }
+}
+
+/// A message that a broker confirmed, and where it said that it had stored it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::exhaustive_structs, reason = "broker adapters read it")]
+pub struct Confirmed {
+    /// The message's id.
+    pub id: Uuid,
+    /// The stream.
+    pub stream: String,
+    /// Its sequence there.
+    pub sequence: u64,
+    /// How long ago it was confirmed, or a little less.
+    pub age: Duration,
+}
+
+/// What has become of a message that a broker confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Holding {
+    /// The stream has it at its place.
+    Present,
+    /// The stream does not have it, and its own settings explain that: it ages messages out, drops the
+    /// oldest when it is full, or drops what has been consumed or replaced. Where they would explain a
+    /// loss as well, the two cannot be told apart.
+    Expired,
+    /// The stream does not have it, has another message in its place, or does not exist, and nothing
+    /// explains that: lost, or deleted by hand.
+    Missing,
 }
 
 /// A message as it travels: subject, headers, bytes.

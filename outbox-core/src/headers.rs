@@ -1,6 +1,6 @@
 //! Message headers: an ordered list of names and values, with the rules that both must follow.
 
-use std::fmt;
+use std::{borrow::Cow, fmt, vec};
 
 use crate::error::{PublishError, PublishErrorKind};
 
@@ -9,7 +9,7 @@ use crate::error::{PublishError, PublishErrorKind};
 /// Names are compared by bytes, as NATS does. A name may stand more than once; [`get`](Self::get)
 /// returns the first value.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Headers(Vec<(String, String)>);
+pub struct Headers(Vec<(Cow<'static, str>, Cow<'static, str>)>);
 
 impl Headers {
     /// No headers.
@@ -32,8 +32,12 @@ impl Headers {
             .map(|(_, value)| value)
     }
 
-    /// Adds a value without checking it: for headers that came from the wire.
-    pub fn append(&mut self, name: impl Into<String>, value: impl Into<String>) {
+    /// Adds a value without checking it: for headers that came from the wire. Literals are not copied.
+    pub fn append(
+        &mut self,
+        name: impl Into<Cow<'static, str>>,
+        value: impl Into<Cow<'static, str>>,
+    ) {
         self.0.push((name.into(), value.into()));
     }
 
@@ -42,7 +46,7 @@ impl Headers {
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
         self.0
             .iter()
-            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .map(|(name, value)| (name.as_ref(), value.as_ref()))
     }
 
     /// How many there are.
@@ -77,7 +81,21 @@ impl fmt::Debug for Headers {
 
 impl FromIterator<(String, String)> for Headers {
     fn from_iter<I: IntoIterator<Item = (String, String)>>(headers: I) -> Self {
-        Self(headers.into_iter().collect())
+        let headers = headers.into_iter();
+        Self(
+            headers
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect(),
+        )
+    }
+}
+
+impl IntoIterator for Headers {
+    type Item = (Cow<'static, str>, Cow<'static, str>);
+    type IntoIter = vec::IntoIter<Self::Item>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
     }
 }
 

@@ -10,6 +10,10 @@ pub mod error;
 pub mod store;
 pub mod wire;
 
+/// No part of the public interface.
+#[doc(hidden)]
+pub mod failpoint;
+
 mod bus;
 mod consumer;
 mod envelope;
@@ -39,15 +43,15 @@ pub use headers::Headers;
 pub use layer::{Inbox, InboxLayer};
 pub use memory::{MemoryBroker, MemoryHandle, MemoryPublisher, MemorySubscription};
 pub use operate::{
-    DeadLetterDetail, DeadLetterFilter, DeadLetterId, DeadLetterSummary, DeadLetters,
-    InvalidDeadLetterId, OperateError,
+    Audit, AuditRange, AuditReport, DeadLetterDetail, DeadLetterFilter, DeadLetterId,
+    DeadLetterSummary, DeadLetters, InvalidDeadLetterId, MissingMessage, OperateError,
 };
 #[cfg(feature = "macros")]
 #[cfg_attr(docsrs, doc(cfg(feature = "macros")))]
 pub use outbox_macros::{IntegrationEvent, handler};
 pub use policy::Backoff;
 pub use relay::{
-    DeadHead, DispatchError, Dispatched, Relay, RelayOptions, RelayState, RelayStatus,
+    DeadHead, DispatchError, Dispatched, Relay, RelayOptions, RelayState, RelayStatus, Retention,
 };
 pub use runtime::{Health, HealthReport, Runtime, RuntimeError, Stopped};
 pub use store::{OpenTx, Store};
@@ -63,6 +67,7 @@ pub mod __private {
         primitive::{str, u8, u16},
         result::Result::{self, Err, Ok},
         time::Duration,
+        vec::Vec,
     };
 
     pub use serde::{Serialize, de::DeserializeOwned};

@@ -64,7 +64,7 @@ pub fn outgoing(row: &OutboxRow, default_source: &str) -> Result<WireMessage, De
     let mut out = Headers::with_capacity(12);
     out.append("ce-specversion", "1.0");
     out.append("ce-id", row.id.to_string());
-    out.append("ce-type", encode(&row.event_type));
+    out.append("ce-type", encode(&row.event_type).into_owned());
     let time = row
         .occurred_at
         .format(&Rfc3339)
@@ -75,7 +75,7 @@ pub fn outgoing(row: &OutboxRow, default_source: &str) -> Result<WireMessage, De
         out.append("ce-eventversion", row.version.to_string());
     }
     if let Some(key) = &row.key {
-        out.append("ce-partitionkey", encode(key));
+        out.append("ce-partitionkey", encode(key).into_owned());
     }
     let mut has_source = false;
     for line in headers::parse_lines(&row.headers) {
@@ -96,10 +96,10 @@ pub fn outgoing(row: &OutboxRow, default_source: &str) -> Result<WireMessage, De
             ));
         }
         has_source |= name == SOURCE;
-        out.append(name, value);
+        out.append(name.to_owned(), value.to_owned());
     }
     if !has_source {
-        out.append(SOURCE, encode(default_source));
+        out.append(SOURCE, encode(default_source).into_owned());
     }
     Ok(WireMessage {
         id: Some(row.id),

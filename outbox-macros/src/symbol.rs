@@ -26,6 +26,8 @@ pub(crate) const MAX_CRASHES: &str = "max_crashes";
 pub(crate) const BACKOFF: &str = "backoff";
 pub(crate) const CONCURRENCY: &str = "concurrency";
 pub(crate) const TIMEOUT: &str = "timeout";
+pub(crate) const BATCH: &str = "batch";
+pub(crate) const LINGER: &str = "linger";
 pub(crate) const STATE: &str = "state";
 
 /// All options of `#[handler(..)]`.
@@ -36,6 +38,8 @@ pub(crate) const HANDLER_OPTIONS: &[&str] = &[
     BACKOFF,
     CONCURRENCY,
     TIMEOUT,
+    BATCH,
+    LINGER,
     STATE,
     CRATE,
 ];
@@ -47,5 +51,9 @@ pub(crate) const MAX: &str = "max";
 
 /// Arguments of a handler that are known by the last segment of their type.
 pub(crate) const ENVELOPE_ARGUMENT: &str = "Envelope";
+pub(crate) const BATCH_ARGUMENT: &str = "Vec";
 pub(crate) const CONTEXT_ARGUMENT: &str = "Context";
 pub(crate) const STATE_ARGUMENT: &str = "State";
+
+/// SeaORM's names of a connection, which is no transaction.
+pub(crate) const CONNECTION_ARGUMENTS: &[&str] = &["DatabaseConnection", "DbConn"];

@@ -2,11 +2,14 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use outbox_core::broker::{Broker, BrokerError, BrokerErrorKind, ConsumerSpec, DeadLetter};
+use outbox_core::broker::{
+    Broker, BrokerError, BrokerErrorKind, Confirmed, ConsumerSpec, DeadLetter, Holding,
+};
 use serde_json::Value;
 
 use crate::{
     api::Api,
+    audit,
     builder::JetStreamBuilder,
     dead_letter::DeadLetters,
     link::{ConnectSettings, Link},
@@ -221,6 +224,10 @@ impl Broker for JetStream {
                 Err(error.while_doing(format_args!("read the settings of stream `{stream}`")))
             }
         }
+    }
+
+    async fn look_up(&self, confirmed: &[Confirmed]) -> Result<Vec<Holding>, BrokerError> {
+        audit::look_up(&self.inner.api, confirmed).await
     }
 }
 

@@ -2,6 +2,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod api;
+mod audit;
 mod broker;
 mod builder;
 mod credentials;

@@ -1,6 +1,6 @@
 //! Headers between core and async-nats.
 
-use std::str::FromStr;
+use std::{borrow::Cow, str::FromStr};
 
 use async_nats::{HeaderMap, HeaderName, HeaderValue};
 use outbox_core::Headers;
@@ -12,31 +12,42 @@ use outbox_core::Headers;
 /// # Errors
 ///
 /// Names the header that cannot be sent, never its value.
-pub(crate) fn to_nats(headers: &Headers) -> Result<HeaderMap, String> {
+pub(crate) fn to_nats(headers: Headers) -> Result<HeaderMap, String> {
     let mut map = HeaderMap::new();
-    for (name, value) in headers.iter() {
+    for (name, value) in headers {
         append(&mut map, name, value)?;
     }
     Ok(map)
 }
 
 /// Adds one header.
-pub(crate) fn append(map: &mut HeaderMap, name: &str, value: &str) -> Result<(), String> {
-    let refuse = |why: &str| {
-        let shown: String = name.chars().take(80).collect();
-        Err(format!("header {shown:?} cannot be sent: {why}"))
-    };
+pub(crate) fn append(
+    map: &mut HeaderMap,
+    name: Cow<'static, str>,
+    value: Cow<'static, str>,
+) -> Result<(), String> {
     if name.is_empty() {
-        return refuse("its name is empty");
+        return Err(refuse(&name, "its name is empty"));
     }
-    let Ok(key) = HeaderName::from_str(name) else {
-        return refuse("its name is not allowed");
+    if value.contains(['\r', '\n']) {
+        return Err(refuse(&name, "its value has a line break"));
+    }
+    let allowed = |byte: u8| byte.is_ascii_graphic() && byte != b':';
+    let key = match name {
+        // Not copied, and not checked by `from_static`.
+        Cow::Borrowed(known) if known.bytes().all(allowed) => HeaderName::from_static(known),
+        other => match HeaderName::from_str(&other) {
+            Ok(key) => key,
+            Err(_) => return Err(refuse(&other, "its name is not allowed")),
+        },
     };
-    let Ok(value) = HeaderValue::from_str(value) else {
-        return refuse("its value has a line break");
-    };
-    map.append(key, value);
+    map.append(key, HeaderValue::from(value.into_owned()));
     Ok(())
+}
+
+fn refuse(name: &str, why: &str) -> String {
+    let shown: String = name.chars().take(80).collect();
+    format!("header {shown:?} cannot be sent: {why}")
 }
 
 /// Converts received headers: sorted by name, since async-nats does not keep their order.
@@ -49,7 +60,7 @@ pub(crate) fn from_nats(map: &HeaderMap) -> Headers {
     let mut headers = Headers::with_capacity(sorted.len());
     for (name, values) in sorted {
         for value in values {
-            headers.append(name, value.as_str());
+            headers.append(name.to_owned(), value.as_str().to_owned());
         }
     }
     headers

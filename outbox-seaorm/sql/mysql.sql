@@ -77,3 +77,24 @@ CREATE TABLE IF NOT EXISTS `outbox` (
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 
 INSERT INTO `outbox_migration` (component, version, applied_at) SELECT 'outbox outbox', 1, UTC_TIMESTAMP(6) FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM `outbox_migration` WHERE component = 'outbox outbox' AND version = 1);
+
+CREATE TABLE IF NOT EXISTS `outbox_archive` (
+    id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    target VARCHAR(64) NOT NULL,
+    seq BIGINT,
+    stream VARCHAR(255) NOT NULL,
+    stream_seq BIGINT NOT NULL,
+    published_at DATETIME(6) NOT NULL,
+    message_id BINARY(16) NOT NULL,
+    event_type VARCHAR(255) NOT NULL,
+    event_version INT NOT NULL,
+    subject VARCHAR(1024) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    ordering_key VARBINARY(255),
+    headers MEDIUMTEXT NOT NULL,
+    payload LONGBLOB NOT NULL,
+    payload_size INT UNSIGNED GENERATED ALWAYS AS (OCTET_LENGTH(payload)) STORED,
+    occurred_at DATETIME(6) NOT NULL,
+    KEY `outbox_archive_published` (target, published_at)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+
+INSERT INTO `outbox_migration` (component, version, applied_at) SELECT 'shared', 2, UTC_TIMESTAMP(6) FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM `outbox_migration` WHERE component = 'shared' AND version = 2);

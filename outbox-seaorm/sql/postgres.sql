@@ -83,3 +83,24 @@ CREATE TABLE IF NOT EXISTS "outbox" (
 );
 
 INSERT INTO "outbox_migration" (component, version, applied_at) SELECT 'outbox outbox', 1, clock_timestamp() WHERE NOT EXISTS (SELECT 1 FROM "outbox_migration" WHERE component = 'outbox outbox' AND version = 1);
+
+CREATE TABLE IF NOT EXISTS "outbox_archive" (
+    id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    target TEXT COLLATE "C" NOT NULL,
+    seq BIGINT,
+    stream TEXT COLLATE "C" NOT NULL,
+    stream_seq BIGINT NOT NULL,
+    published_at TIMESTAMPTZ(6) NOT NULL,
+    message_id UUID NOT NULL,
+    event_type TEXT NOT NULL,
+    event_version INTEGER NOT NULL,
+    subject TEXT NOT NULL,
+    ordering_key TEXT COLLATE "C",
+    headers TEXT NOT NULL,
+    payload BYTEA NOT NULL,
+    occurred_at TIMESTAMPTZ(6) NOT NULL
+);
+
+CREATE INDEX IF NOT EXISTS "outbox_archive_published" ON "outbox_archive" (target, published_at);
+
+INSERT INTO "outbox_migration" (component, version, applied_at) SELECT 'shared', 2, clock_timestamp() WHERE NOT EXISTS (SELECT 1 FROM "outbox_migration" WHERE component = 'shared' AND version = 2);

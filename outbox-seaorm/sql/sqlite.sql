@@ -81,3 +81,24 @@ CREATE TABLE IF NOT EXISTS "outbox" (
 ) STRICT;
 
 INSERT INTO "outbox_migration" (component, version, applied_at) SELECT 'outbox outbox', 1, CAST(unixepoch('subsec') * 1000000 AS INTEGER) WHERE NOT EXISTS (SELECT 1 FROM "outbox_migration" WHERE component = 'outbox outbox' AND version = 1);
+
+CREATE TABLE IF NOT EXISTS "outbox_archive" (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    target TEXT NOT NULL,
+    seq INTEGER,
+    stream TEXT NOT NULL,
+    stream_seq INTEGER NOT NULL,
+    published_at INTEGER NOT NULL,
+    message_id BLOB NOT NULL CHECK (length(message_id) = 16),
+    event_type TEXT NOT NULL,
+    event_version INTEGER NOT NULL,
+    subject TEXT NOT NULL,
+    ordering_key TEXT,
+    headers TEXT NOT NULL,
+    payload BLOB NOT NULL,
+    occurred_at INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX IF NOT EXISTS "outbox_archive_published" ON "outbox_archive" (target, published_at);
+
+INSERT INTO "outbox_migration" (component, version, applied_at) SELECT 'shared', 2, CAST(unixepoch('subsec') * 1000000 AS INTEGER) WHERE NOT EXISTS (SELECT 1 FROM "outbox_migration" WHERE component = 'shared' AND version = 2);

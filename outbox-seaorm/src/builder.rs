@@ -93,6 +93,12 @@ impl SeaOrmBuilder {
         self
     }
 
+    /// The name of the archive of published events, `outbox_archive` by default.
+    pub fn archive_table(mut self, name: impl Into<String>) -> Self {
+        self.names.archive = Some(name.into());
+        self
+    }
+
     /// The name of the table of applied migrations, `outbox_migration` by default.
     pub fn migration_table(mut self, name: impl Into<String>) -> Self {
         self.names.migration = Some(name.into());

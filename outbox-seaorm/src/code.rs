@@ -1,4 +1,5 @@
-//! The databases' error codes. Never their messages, which come in the server's language.
+//! The databases' error codes. Never their messages, which come in the server's language; SQLite's alone
+//! come in one language, and it has no code of its own for a missing table.
 
 use outbox_core::error::StoreErrorKind;
 use sqlx::error::DatabaseError;
@@ -12,6 +13,8 @@ pub(crate) enum Code {
     MySql(u16),
     /// SQLite's extended result code.
     Sqlite(i32),
+    /// The same, of a statement that names a table or column which is not there.
+    SqliteMissing(i32),
     /// Of another driver.
     Unknown,
 }
@@ -32,7 +35,11 @@ impl Code {
             .is_some()
         {
             let code = error.code().and_then(|code| code.parse().ok());
-            return code.map_or(Self::Unknown, Self::Sqlite);
+            return match code {
+                Some(code) if is_missing(code, error.message()) => Self::SqliteMissing(code),
+                Some(code) => Self::Sqlite(code),
+                None => Self::Unknown,
+            };
         }
         let _ = error;
         Self::Unknown
@@ -42,7 +49,7 @@ impl Code {
         match self {
             Self::Postgres(code) => Some(code.clone()),
             Self::MySql(code) => Some(code.to_string()),
-            Self::Sqlite(code) => Some(code.to_string()),
+            Self::Sqlite(code) | Self::SqliteMissing(code) => Some(code.to_string()),
             Self::Unknown => None,
         }
     }
@@ -82,7 +89,7 @@ impl Code {
                     | 4031
             ),
             // Its messages name tables and columns, never values.
-            Self::Sqlite(_) => false,
+            Self::Sqlite(_) | Self::SqliteMissing(_) => false,
             Self::Unknown => true,
         }
     }
@@ -92,9 +99,20 @@ impl Code {
             Self::Postgres(code) => postgres(code),
             Self::MySql(code) => mysql(*code),
             Self::Sqlite(code) => sqlite(*code),
+            Self::SqliteMissing(_) => StoreErrorKind::Schema,
             Self::Unknown => StoreErrorKind::Other,
         }
     }
+}
+
+/// Whether SQLite says, by its general code 1, that a table or column does not exist.
+#[cfg(feature = "sqlite")]
+fn is_missing(code: i32, message: &str) -> bool {
+    code == 1
+        && (["no such table: ", "no such column: "]
+            .iter()
+            .any(|beginning| message.starts_with(beginning))
+            || message.contains(" has no column named "))
 }
 
 /// <https://www.postgresql.org/docs/current/errcodes-appendix.html>

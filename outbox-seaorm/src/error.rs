@@ -110,7 +110,13 @@ impl From<&sqlx::Error> for DatabaseError {
 /// Makes the store's error of `error`.
 pub(crate) fn failed(operation: &'static str, error: &DbErr) -> StoreError {
     let kind = kind(error).unwrap_or(StoreErrorKind::Other);
-    StoreError::new(kind, operation, DatabaseError::from(error))
+    let mut cause = DatabaseError::from(error);
+    if kind == StoreErrorKind::Schema {
+        cause
+            .message
+            .push_str("; `SeaOrm::migrate` makes the tables");
+    }
+    StoreError::new(kind, operation, cause)
 }
 
 /// An error without a database error behind it.
@@ -128,11 +134,17 @@ pub(crate) fn cause(error: &StoreError) -> Option<&DatabaseError> {
 }
 
 /// The kind of the first database error among `error` and its sources.
+///
+/// This is asked about the errors of handlers, when the database is known to answer. A pool that gives no
+/// connection in time is busy then.
 pub(crate) fn classify(error: &(dyn Error + 'static)) -> Option<StoreErrorKind> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(error) = error.downcast_ref::<StoreError>() {
             return Some(error.kind());
+        }
+        if is_exhausted(error) {
+            return Some(StoreErrorKind::Busy);
         }
         let found = error
             .downcast_ref::<DbErr>()
@@ -149,6 +161,14 @@ pub(crate) fn classify(error: &(dyn Error + 'static)) -> Option<StoreErrorKind> 
         next = error.source();
     }
     None
+}
+
+/// Whether a pool had no free connection in time.
+fn is_exhausted(error: &(dyn Error + 'static)) -> bool {
+    matches!(
+        error.downcast_ref(),
+        Some(DbErr::ConnectionAcquire(ConnAcquireErr::Timeout))
+    ) || matches!(error.downcast_ref(), Some(sqlx::Error::PoolTimedOut))
 }
 
 /// The kind of an error of SeaORM; `None` if it does not come from the database.

@@ -15,7 +15,10 @@
 //! Begin and commit run in tasks of their own: a cancelled BEGIN leaves a pooled connection inside
 //! a transaction (sqlx 0.9.0), and a time-out must not cut a COMMIT.
 
-use outbox_core::error::{StoreError, StoreErrorKind};
+use outbox_core::{
+    error::{StoreError, StoreErrorKind},
+    failpoint::Failpoint,
+};
 use sea_orm::{
     ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend, DbErr, IsolationLevel,
     RuntimeErr, SqliteTransactionMode, TransactionOptions, TransactionTrait,
@@ -48,6 +51,7 @@ pub(crate) async fn begin(
     let begun = tokio::spawn(async move {
         let tx = db.begin_with_options(options(&db, None)).await?;
         tx.execute_unprepared(guard).await?;
+        Failpoint::after(|| format!("{BEGIN}: BEGIN")).passed();
         Ok(tx)
     });
     joined(begun.await).map_err(|error| failed(BEGIN, &error))
@@ -94,12 +98,16 @@ where
     F: Future<Output = (DatabaseTransaction, Result<(), StoreError>)> + Send,
 {
     let task = tokio::spawn(async move {
-        let (tx, done) = last(release(tx).await?).await;
+        let tx = release(tx).await?;
+        Failpoint::after(|| format!("{COMMIT}: RELEASE")).passed();
+        let (tx, done) = last(tx).await;
         if let Err(error) = done {
             let _ = end(tx).await;
             return Err(error);
         }
-        finish(tx).await
+        finish(tx).await?;
+        Failpoint::after(|| format!("{COMMIT}: COMMIT")).passed();
+        Ok(())
     });
     match task.await {
         Ok(result) => result,
@@ -185,16 +193,24 @@ fn lost() -> StoreError {
 }
 
 pub(crate) async fn rollback(tx: DatabaseTransaction) -> Result<(), StoreError> {
-    joined(tokio::spawn(end(tx)).await).map_err(|error| failed(ROLLBACK, &error))
+    joined(tokio::spawn(end(tx)).await).map_err(|error| failed(ROLLBACK, &error))?;
+    Failpoint::after(|| format!("{ROLLBACK}: ROLLBACK")).passed();
+    Ok(())
 }
 
 /// Ends the transaction whatever nested ones are alive: SeaORM's `rollback()` would only go back to
 /// the savepoint of the innermost one, and keep the locks.
 async fn end(tx: DatabaseTransaction) -> Result<(), DbErr> {
     let backend = tx.get_database_backend();
-    for sql in ["ROLLBACK", &placeholder(backend)] {
-        match tx.execute_unprepared(sql).await {
-            // SQLite refuses a ROLLBACK if there is no transaction any more.
+    let placeholder = placeholder(backend);
+    let statements = if backend == DbBackend::Sqlite {
+        // It refuses a ROLLBACK if there is no transaction any more.
+        vec!["ROLLBACK".to_owned(), placeholder]
+    } else {
+        vec![format!("ROLLBACK; {placeholder}")]
+    };
+    for sql in statements {
+        match tx.execute_unprepared(&sql).await {
             Err(error) if !was_answered(&error) => return Err(error),
             _ => {}
         }

@@ -4,12 +4,13 @@ use std::{collections::HashMap, time::Duration};
 
 use outbox_core::{
     error::StoreError,
+    failpoint::Failpoint,
     store::{AttemptEnd, InboxStore, Ledger},
 };
 use sea_orm::{ConnectionTrait, DatabaseTransaction};
 use uuid::Uuid;
 
-use crate::{SeaOrm, clock::moment, error::failed, rows};
+use crate::{SeaOrm, clock::moment, error::failed, rows, tables::Table};
 
 const RECORD: &str = "record a message in the inbox";
 const IS_RECORDED: &str = "look a message up in the inbox";
@@ -40,6 +41,7 @@ impl InboxStore for SeaOrm {
             .record(tx, &self.tables().inbox, consumer, &now, &sorted)
             .await;
         let fresh = fresh.map_err(|error| failed(RECORD, &error))?;
+        Failpoint::after(|| format!("{RECORD}: INSERT")).passed();
         // Taken out at its first place, an id that stands twice is new only once.
         let mut fresh: HashMap<Uuid, bool> = sorted.into_iter().zip(fresh).collect();
         Ok(ids
@@ -65,11 +67,9 @@ impl InboxStore for SeaOrm {
     async fn ledger(&self, consumer: &str, id: Uuid) -> Result<Ledger, StoreError> {
         let dialect = self.dialect();
         let sql = format!(
-            "SELECT attempts, open_starts, lone_starts, uncounted, {}, {}, \
+            "SELECT attempts, open_starts, lone_starts, uncounted, first_error, last_error, \
              CASE WHEN first_failed_at IS NOT NULL THEN {} END, CASE WHEN last_failed_at IS NOT NULL THEN {} END \
              FROM {} WHERE message_id = ? AND consumer = ?",
-            dialect.text("first_error"),
-            dialect.text("last_error"),
             dialect.micros("first_failed_at"),
             dialect.micros("last_failed_at"),
             self.tables().attempt
@@ -127,8 +127,9 @@ impl InboxStore for SeaOrm {
         let statement = self.sql(&sql, vec![id.into(), consumer.into()]);
         tx.execute_raw(statement)
             .await
-            .map(drop)
-            .map_err(|error| failed(CLEAR, &error))
+            .map_err(|error| failed(CLEAR, &error))?;
+        Failpoint::after(|| format!("{CLEAR}: DELETE with the effect")).passed();
+        Ok(())
     }
 
     async fn clear(&self, consumer: &str, id: Uuid) -> Result<(), StoreError> {
@@ -142,11 +143,31 @@ impl InboxStore for SeaOrm {
     }
 
     async fn prune(&self, age: Duration, limit: u32) -> Result<u64, StoreError> {
-        let (dialect, now) = (self.dialect(), self.now());
-        let inbox = dialect.prune(&self.tables().inbox, "processed_at", &now, age, limit);
-        let mut deleted = self.execute(PRUNE, inbox).await?.rows_affected();
-        let ledger = dialect.prune(&self.tables().attempt, "changed_at", &now, age, limit);
-        deleted += self.execute(PRUNE, ledger).await?.rows_affected();
-        Ok(deleted)
+        let tables = self.tables();
+        let inbox = prune(self, &tables.inbox, "processed_at", age, limit).await?;
+        let ledger = prune(self, &tables.attempt, "changed_at", age, limit).await?;
+        Ok(inbox + ledger)
     }
+}
+
+async fn prune(
+    store: &SeaOrm,
+    table: &Table,
+    column: &str,
+    age: Duration,
+    limit: u32,
+) -> Result<u64, StoreError> {
+    let (dialect, now) = (store.dialect(), store.now());
+    let mut found = Vec::new();
+    if let Some(find) = dialect.find_old(table, column, &now, age, limit) {
+        for row in store.query(PRUNE, find).await? {
+            let id = row.try_get_by_index(0);
+            found.extend(id.ok().zip(rows::text(&row, 1)));
+        }
+        if found.is_empty() {
+            return Ok(0);
+        }
+    }
+    let statement = dialect.prune(table, column, &now, age, limit, &found);
+    Ok(store.execute(PRUNE, statement).await?.rows_affected())
 }

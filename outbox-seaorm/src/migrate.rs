@@ -16,6 +16,9 @@ const CHECK: &str = "check the tables";
 impl SeaOrm {
     /// Creates the tables that are missing, or brings them up to date.
     ///
+    /// What it does to tables of an older version only adds to them: processes of older builds go on
+    /// working on them.
+    ///
     /// Any number of processes may call it at a time: a lock of the database keeps them apart. It
     /// first looks whether there is anything to do, so a process that may not change the schema can
     /// call it too. On SQLite it switches the file to WAL mode.
@@ -85,8 +88,9 @@ impl SeaOrm {
 
 impl SeaOrmBuilder {
     /// Creates the tables with the names set so far on a connection or transaction of yours, without
-    /// a lock: for a migration of your own that is to make these tables too. The builder's own
-    /// connection is not used.
+    /// a lock: for a migration of your own that is to make these tables too. What is there already is
+    /// left alone, so a later migration of yours that calls it once more brings the tables up to date
+    /// with a newer release. The builder's own connection is not used.
     ///
     /// ```
     /// use outbox_seaorm::SeaOrm;

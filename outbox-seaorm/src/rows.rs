@@ -19,11 +19,16 @@ pub(crate) fn int(row: &QueryResult, index: usize) -> Option<i64> {
     get::<i64>(row, index).or_else(|| get::<i32>(row, index).map(i64::from))
 }
 
-/// Text, also where the database returns bytes.
+/// Text, also where the column is binary (keys on MySQL) or is not UTF-8 (which SQLite does not check).
 pub(crate) fn text(row: &QueryResult, index: usize) -> Option<String> {
     get::<String>(row, index).or_else(|| {
         get::<Vec<u8>>(row, index).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     })
+}
+
+/// An id; nil if there is none.
+pub(crate) fn id(row: &QueryResult, index: usize) -> Uuid {
+    get::<Uuid>(row, index).unwrap_or_default()
 }
 
 /// How many columns [`message`] reads.

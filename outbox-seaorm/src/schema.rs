@@ -9,43 +9,49 @@ use crate::{
     tables::{Names, Table, Tables},
 };
 
-/// The version of the tables that this build needs.
-const VERSION: i32 = 1;
-
-/// Tables that have a version together: those that all targets share, or one target's outbox.
+/// A version of tables that have their versions together: those that all targets share, or one
+/// target's outbox. A build needs all versions up to its newest one. Each only adds to what there is,
+/// so that processes of older builds go on working.
 pub(crate) struct Component<'a> {
     name: String,
+    version: i32,
     pub(crate) outbox: Option<&'a Table>,
 }
 
 impl<'a> Component<'a> {
     fn all(tables: &'a Tables) -> Vec<Self> {
-        let shared = Self {
+        let shared = |version| Self {
             name: "shared".to_owned(),
+            version,
             outbox: None,
         };
         let outboxes = tables.outboxes().map(|(_, table)| Self {
             name: format!("outbox {}", table.name),
+            version: 1,
             outbox: Some(table),
         });
-        std::iter::once(shared).chain(outboxes).collect()
+        std::iter::once(shared(1))
+            .chain(outboxes)
+            .chain([shared(2)])
+            .collect()
     }
 
     fn statements(&self, dialect: &dyn Dialect, tables: &Tables) -> Vec<String> {
-        let mut statements = match self.outbox {
-            Some(table) => dialect.create_outbox(table),
-            None => dialect.create_shared(tables),
+        let mut statements = match (self.outbox, self.version) {
+            (Some(table), _) => dialect.create_outbox(table),
+            (None, 1) => dialect.create_shared(tables),
+            (None, _) => dialect.create_archive(tables),
         };
         let (migration, now) = (&tables.migration, dialect.now(&Clock::Database));
-        let name = &self.name;
+        let Self { name, version, .. } = self;
         let dual = if dialect.backend() == DbBackend::MySql {
             "FROM DUAL "
         } else {
             ""
         };
         statements.push(format!(
-            "INSERT INTO {migration} (component, version, applied_at) SELECT '{name}', {VERSION}, {now} \
-             {dual}WHERE NOT EXISTS (SELECT 1 FROM {migration} WHERE component = '{name}' AND version = {VERSION})"
+            "INSERT INTO {migration} (component, version, applied_at) SELECT '{name}', {version}, {now} \
+             {dual}WHERE NOT EXISTS (SELECT 1 FROM {migration} WHERE component = '{name}' AND version = {version})"
         ));
         statements
     }
@@ -69,13 +75,18 @@ pub(crate) async fn pending<'a>(
     {
         return Ok(pending);
     }
-    let sql = format!("SELECT component FROM {migration} WHERE version = {VERSION}");
+    let sql = format!("SELECT component, version FROM {migration}");
     for row in connection
         .query_all_raw(Statement::from_string(dialect.backend(), sql))
         .await?
     {
-        let applied = rows::text(&row, 0).unwrap_or_default();
-        pending.retain(|component| component.name != applied);
+        let applied = (rows::text(&row, 0), rows::int(&row, 1));
+        pending.retain(|component| {
+            (
+                Some(component.name.as_str()),
+                Some(component.version.into()),
+            ) != (applied.0.as_deref(), applied.1)
+        });
     }
     Ok(pending)
 }

@@ -4,6 +4,7 @@ use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use outbox_core::{
     error::{StoreError, StoreErrorKind},
+    failpoint::Failpoint,
     store::{OpenTx, OutboxRecord, Pool, Store},
 };
 use sea_orm::{
@@ -115,8 +116,12 @@ impl SeaOrm {
     ) -> Result<ExecResult, StoreError> {
         let _writer = self.inner.connections.writer().await;
         let db = self.inner.connections.system();
-        self.bounded(operation, retried(|| db.execute_raw(statement.clone())))
-            .await
+        let point = Failpoint::after(|| step(operation, &statement));
+        let done = self
+            .bounded(operation, retried(|| db.execute_raw(statement.clone())))
+            .await?;
+        point.passed();
+        Ok(done)
     }
 
     /// Asks a question by itself on the system's connections.
@@ -126,8 +131,12 @@ impl SeaOrm {
         statement: Statement,
     ) -> Result<Vec<QueryResult>, StoreError> {
         let db = self.inner.connections.system();
-        self.bounded(operation, retried(|| db.query_all_raw(statement.clone())))
-            .await
+        let point = Failpoint::after(|| step(operation, &statement));
+        let rows = self
+            .bounded(operation, retried(|| db.query_all_raw(statement.clone())))
+            .await?;
+        point.passed();
+        Ok(rows)
     }
 
     /// Waits for an answer, but not for ever.
@@ -141,6 +150,12 @@ impl SeaOrm {
             None => Err(overdue(operation)),
         }
     }
+}
+
+/// What a statement is to a test that kills the process after it.
+pub(crate) fn step(operation: &str, statement: &Statement) -> String {
+    let verb = statement.sql.split_whitespace().next().unwrap_or_default();
+    format!("{operation}: {verb}")
 }
 
 fn overdue(operation: &'static str) -> StoreError {

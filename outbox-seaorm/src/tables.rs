@@ -74,6 +74,7 @@ pub(crate) struct Names {
     pub(crate) lease: Option<String>,
     pub(crate) inbox: Option<String>,
     pub(crate) attempt: Option<String>,
+    pub(crate) archive: Option<String>,
     pub(crate) migration: Option<String>,
     pub(crate) targets: Vec<String>,
 }
@@ -86,6 +87,7 @@ pub(crate) struct Tables {
     pub(crate) lease: Table,
     pub(crate) inbox: Table,
     pub(crate) attempt: Table,
+    pub(crate) archive: Table,
     pub(crate) migration: Table,
     outboxes: BTreeMap<String, Table>,
 }
@@ -124,6 +126,7 @@ impl Tables {
             lease: table(names.lease.as_deref(), "outbox_lease")?,
             inbox: table(names.inbox.as_deref(), "inbox")?,
             attempt: table(names.attempt.as_deref(), "inbox_attempt")?,
+            archive: table(names.archive.as_deref(), "outbox_archive")?,
             migration: table(names.migration.as_deref(), "outbox_migration")?,
             outboxes,
         };
@@ -150,6 +153,7 @@ impl Tables {
             &self.lease,
             &self.inbox,
             &self.attempt,
+            &self.archive,
             &self.migration,
         ];
         let mut seen = Vec::new();

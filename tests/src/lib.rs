@@ -4,7 +4,10 @@
 //! |---|---|
 //! | a database for one test | [`Database::fresh`], or [`on_every_database!`] for all three kinds |
 //! | a database server to break | [`Postgres::start`], [`MariaDb::start`] |
+//! | a pooler in front of one | [`PgBouncer::start`] |
 //! | a NATS server with JetStream | [`shared_nats`], or [`NatsServer::start`] to break it |
+//! | a cluster of them | [`nats_cluster`] |
+//! | a whole shop under random faults | [`history`] |
 //! | a broken network | [`Proxy::start`] |
 //! | a process to kill | [`Child::spawn`] |
 //! | something that becomes true | [`eventually`] |
@@ -23,6 +26,7 @@
 //! [`OUTBOX_TEST_DATA_DIR`](DATA_DIR) says.
 
 pub mod conformance;
+pub mod history;
 
 mod backend;
 mod child;
@@ -30,7 +34,9 @@ mod database_server;
 mod eventually;
 mod mariadb;
 mod nats;
+mod nats_cluster;
 mod nats_config;
+mod pgbouncer;
 mod ports;
 mod postgres;
 mod process;
@@ -49,7 +55,9 @@ pub use self::database_server::{DatabaseServer, connect};
 pub use self::eventually::{Probe, eventually};
 pub use self::mariadb::{MARIADB_URL, MariaDb, MariaDbConfig, shared_mariadb};
 pub use self::nats::{NATS_URL, Nats, NatsServer, shared_nats, unique};
+pub use self::nats_cluster::nats_cluster;
 pub use self::nats_config::NatsConfig;
+pub use self::pgbouncer::PgBouncer;
 pub use self::ports::free_port;
 pub use self::postgres::{POSTGRES_URL, Postgres, PostgresConfig, shared_postgres};
 pub use self::process::{Recipe, ServerProcess};

@@ -1,6 +1,7 @@
 //! NATS servers.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use async_nats::jetstream::Context;
 use async_nats::{Client, ConnectOptions};
@@ -11,6 +12,8 @@ use uuid::Uuid;
 
 use crate::startup::{find_program, restart, start_on_free_port, workspace};
 use crate::{NatsConfig, Recipe, ServerProcess, WorkDir};
+
+const PROGRAM: &str = "nats-server";
 
 /// The variable that names the shared NATS server of a test run.
 pub const NATS_URL: &str = "OUTBOX_TEST_NATS_URL";
@@ -104,7 +107,9 @@ impl NatsServer {
             let file = dir.path().join("nats.conf");
             let text = config.text(port, &dir.path().join("store"));
             std::fs::write(&file, text).expect("write the NATS configuration");
-            Recipe::new(program(), dir.path()).args(["--config".into(), file])
+            // Through a link, so that another version can take its place.
+            point_to(dir.path(), config.oldest);
+            Recipe::new(dir.path().join(PROGRAM), dir.path()).args(["--config".into(), file])
         };
         let (process, port) = start_on_free_port(recipe, answers).await;
         let nats = Nats {
@@ -139,6 +144,13 @@ impl NatsServer {
         restart(&self.process, self.port, answers).await;
     }
 
+    /// Kills the server, and starts the current version of it with its streams.
+    pub async fn upgrade(&self) {
+        self.kill();
+        point_to(self.dir.path(), false);
+        self.restart().await;
+    }
+
     /// Kills the server and starts it again without any stream.
     ///
     /// # Panics
@@ -150,6 +162,30 @@ impl NatsServer {
         if store.exists() {
             std::fs::remove_dir_all(store).expect("remove the JetStream store");
         }
+        self.restart().await;
+    }
+
+    /// Remembers what is in the server's files now, for [`lose_since_saved`](Self::lose_since_saved).
+    ///
+    /// # Panics
+    ///
+    /// When the store cannot be copied.
+    pub fn save(&self) {
+        let (store, saved) = (self.dir.path().join("store"), self.dir.path().join("saved"));
+        copy_directory(&store, &saved).expect("copy the JetStream store");
+    }
+
+    /// Kills the server and starts it again with what [`save`](Self::save) remembered: as after a power
+    /// cut that came before anything later had been synced.
+    ///
+    /// # Panics
+    ///
+    /// When the store cannot be put back.
+    pub async fn lose_since_saved(&self) {
+        self.kill();
+        let (store, saved) = (self.dir.path().join("store"), self.dir.path().join("saved"));
+        std::fs::remove_dir_all(&store).expect("remove the JetStream store");
+        copy_directory(&saved, &store).expect("put the JetStream store back");
         self.restart().await;
     }
 
@@ -170,6 +206,20 @@ impl NatsServer {
     }
 }
 
+fn copy_directory(from: &Path, to: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_directory(&entry.path(), &to)?;
+        } else {
+            std::fs::copy(entry.path(), to)?;
+        }
+    }
+    Ok(())
+}
+
 /// Whether a server greets on the port: it does so only once JetStream has recovered.
 async fn answers(port: u16) -> Result<(), String> {
     let greeting = async {
@@ -184,6 +234,26 @@ async fn answers(port: u16) -> Result<(), String> {
     } else {
         Err(format!("greeting {greeting:?}"))
     }
+}
+
+/// Lets the server's program in `dir` be the current version, or the oldest that is supported.
+fn point_to(dir: &Path, oldest: bool) {
+    let link = dir.join(PROGRAM);
+    let _ = std::fs::remove_file(&link);
+    let program = if oldest { oldest_program() } else { program() };
+    let program = program.canonicalize().expect("the path of nats-server");
+    std::os::unix::fs::symlink(program, &link).expect("link nats-server");
+}
+
+/// The oldest server that the framework takes.
+fn oldest_program() -> PathBuf {
+    let program = workspace().join(".tools/nats-server-2.10.25");
+    assert!(
+        program.exists(),
+        "no {}: run tests/install",
+        program.display()
+    );
+    program
 }
 
 fn program() -> PathBuf {

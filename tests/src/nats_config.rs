@@ -6,6 +6,7 @@ use std::path::Path;
 /// The configuration of a [`NatsServer`](crate::NatsServer); JetStream is on by default.
 #[derive(Clone, Debug, Default)]
 pub struct NatsConfig {
+    pub(crate) oldest: bool,
     without_jetstream: bool,
     max_payload: Option<usize>,
     users: Vec<String>,
@@ -13,6 +14,13 @@ pub struct NatsConfig {
 }
 
 impl NatsConfig {
+    /// Takes the oldest version of the server that the framework works with.
+    #[must_use]
+    pub fn oldest(mut self) -> Self {
+        self.oldest = true;
+        self
+    }
+
     /// Switches JetStream off.
     #[must_use]
     pub fn without_jetstream(mut self) -> Self {

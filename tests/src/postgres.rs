@@ -122,6 +122,12 @@ impl Postgres {
         &self.server
     }
 
+    /// The port on which it listens.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Creates an empty database and returns its URL.
     pub async fn create_database(&self) -> String {
         self.server.create_database().await

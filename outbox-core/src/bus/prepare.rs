@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::ser::{CompactFormatter, Formatter};
 use uuid::Uuid;
 
-use super::{publish::Publish, settings::TraceSource};
+use super::{finite::not_finite, publish::Publish, settings::TraceSource};
 use crate::{
     envelope::TraceContext,
     error::{PublishError, PublishErrorKind},
@@ -111,6 +111,16 @@ impl Prepare {
         )?;
         let payload = serialise(event)?;
         if self.verify {
+            if let Some(place) = not_finite(event) {
+                return Err(PublishError::new(
+                    PublishErrorKind::Payload,
+                    format!(
+                        "event `{}` has a float at `{place}` that is NaN or infinite, which JSON cannot express; \
+                         leave it out, or publish it as text",
+                        E::TYPE
+                    ),
+                ));
+            }
             event::decode::<E>(E::VERSION, &payload).map_err(|error| {
                 PublishError::new(
                     PublishErrorKind::Payload,
@@ -256,9 +266,9 @@ impl Formatter for Shallow {
 
 #[cfg(test)]
 mod tests {
-    use std::borrow::Cow;
+    use std::{borrow::Cow, fmt};
 
-    use serde::{Deserialize, Serialize};
+    use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
     use super::*;
 
@@ -338,6 +348,109 @@ mod tests {
             kind_of(&event(), Publish::new().header("a", "x".repeat(20_000))),
             PublishErrorKind::TooLarge
         );
+    }
+
+    /// A consumer would read it as `None`.
+    #[test]
+    fn a_float_that_an_option_would_swallow_is_refused_by_name() {
+        #[derive(Serialize, Deserialize)]
+        struct Reading {
+            celsius: Option<f64>,
+        }
+        let refuse = |celsius| {
+            let event = Of(Reading { celsius });
+            prepare().record(&event, Publish::new(), &Provenance::none())
+        };
+        for celsius in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            let error = refuse(Some(celsius)).unwrap_err();
+            assert_eq!(error.kind(), PublishErrorKind::Payload);
+            assert!(error.to_string().contains("`celsius`"), "{error}");
+        }
+        assert!(refuse(Some(21.5)).is_ok() && refuse(None).is_ok());
+    }
+
+    /// An event of any shape.
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(transparent)]
+    struct Of<T>(T);
+
+    impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> IntegrationEvent for Of<T> {
+        const TYPE: &'static str = "test.shape";
+        const VERSION: u16 = 1;
+        const SUBJECT: &'static str = "test.shape";
+    }
+
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    struct Numbers {
+        signed: i64,
+        unsigned: u64,
+        float: f64,
+        huge: Option<u128>,
+    }
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Flattened {
+        #[serde(flatten)]
+        numbers: Numbers,
+    }
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(tag = "kind")]
+    enum Tagged {
+        Numbers(Numbers),
+    }
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Untagged {
+        Numbers(Numbers),
+    }
+
+    /// Some shapes cannot carry all numbers: serde buffers them, and its buffer has no 128 bits.
+    #[test]
+    fn numbers_arrive_exactly_or_are_refused() {
+        fn exact<T>(event: T) -> bool
+        where
+            T: Serialize + DeserializeOwned + fmt::Debug + PartialEq + Send + Sync + 'static,
+        {
+            let event = Of(event);
+            match prepare().record(&event, Publish::new(), &Provenance::none()) {
+                Ok(record) => {
+                    let read: Of<T> = event::decode(1, &record.payload).unwrap();
+                    assert_eq!(read, event);
+                    true
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), PublishErrorKind::Payload, "{event:?}");
+                    false
+                }
+            }
+        }
+        for (signed, unsigned, float) in [
+            (i64::MIN, u64::MAX, f64::MIN_POSITIVE),
+            (i64::MAX, (1 << 53) + 1, f64::MAX),
+            (-(1 << 53) - 1, 0, 0.1 + 0.2),
+        ] {
+            let mut numbers = Numbers {
+                signed,
+                unsigned,
+                float,
+                huge: None,
+            };
+            assert!(exact(numbers.clone()));
+            assert!(exact(Flattened {
+                numbers: numbers.clone()
+            }));
+            assert!(exact(Tagged::Numbers(numbers.clone())));
+            assert!(exact(Untagged::Numbers(numbers.clone())));
+            numbers.huge = Some(u128::MAX);
+            assert!(exact(numbers.clone()));
+            exact(Flattened {
+                numbers: numbers.clone(),
+            });
+            exact(Tagged::Numbers(numbers.clone()));
+            exact(Untagged::Numbers(numbers));
+        }
     }
 
     #[test]

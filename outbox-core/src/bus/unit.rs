@@ -87,8 +87,9 @@ impl<S: Store> Unit<S> {
         Ok(id)
     }
 
-    /// Runs `work`, usually with a savepoint of its own; the events that it buffered are forgotten
-    /// if it fails.
+    /// Runs `work`, usually with a savepoint of its own; the events that were buffered meanwhile are
+    /// forgotten if it fails, as what the transaction did since the savepoint. Nothing else of the
+    /// unit should run beside it.
     ///
     /// ```no_run
     /// # use outbox_core::{Bus, IntegrationEvent, Store};

@@ -5,17 +5,19 @@ use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use time::OffsetDateTime;
-use tokio::time::{Instant, interval_at, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tower::{Service, ServiceExt};
 use tracing::Instrument;
 
 use super::{
     alone::Alone,
-    delivery::{Delivery, DeliveryService, Started},
+    delivery::{Delivery, DeliveryService, Message, Outcome, Started},
     failure::{DeliveryError, DeliveryErrorKind, Panicked},
     outage::DatabaseWatch,
     settings::Settings,
+    signs::SignsOfLife,
+    status::SharedConsumerStatus,
     verdict::{self, NotReady, Verdict},
 };
 use crate::{
@@ -24,16 +26,18 @@ use crate::{
     error::{BoxError, StoreError},
     policy::Backoff,
     store::{AttemptEnd, InboxStore, Ledger},
-    telemetry::{self, Chain, one_line},
+    telemetry::{self, Chain, one_line, short},
     wire,
 };
 
 /// Uncounted ends in a row (busy) before one is counted after all.
 const BUSY_LIMIT: u32 = 20;
+/// Uncounted ends in a row after which a message no longer waits for a build that can handle it.
+const DEPLOY_TRIES: u32 = 15;
 const BUSY: Backoff = Backoff::exponential(Duration::from_millis(50), Duration::from_secs(2));
 /// After an outage: growing with the deliveries, so that a message that brings the database down
 /// returns ever more rarely.
-const AFTER_OUTAGE: Backoff =
+pub(super) const AFTER_OUTAGE: Backoff =
     Backoff::exponential(Duration::from_millis(200), Duration::from_secs(60));
 /// When a suspect cannot run alone because others take long.
 const SUSPECT_RETRY: Backoff =
@@ -41,10 +45,8 @@ const SUSPECT_RETRY: Backoff =
 /// When a dead letter could not be stored.
 const DEAD_LETTER_RETRY: Backoff =
     Backoff::exponential(Duration::from_secs(1), Duration::from_secs(60));
-/// Signs of life are sent this long beyond the handler's time-out, then no more.
-pub(super) const GRACE: Duration = Duration::from_secs(30);
 /// The longest error text that is kept, in characters.
-const ERROR_TEXT: usize = 1000;
+pub(super) const ERROR_TEXT: usize = 1000;
 
 /// What the attempts of one consumer share.
 pub(super) struct Shared<S, B> {
@@ -55,11 +57,12 @@ pub(super) struct Shared<S, B> {
     pub(super) database: DatabaseWatch,
     /// Cancelled when handlers are to be abandoned: the grace period of a stop has passed.
     pub(super) abandon: CancellationToken,
+    pub(super) status: SharedConsumerStatus,
 }
 
 /// How a delivery is settled.
 #[derive(Debug)]
-enum Settlement {
+pub(super) enum Settlement {
     Ack,
     /// Hand it back, to be delivered again after the delay.
     Back(Duration),
@@ -77,36 +80,15 @@ pub(super) async fn run<S: InboxStore, B: Broker, H: DeliveryHandle>(
     service: DeliveryService,
 ) {
     let consumer = Arc::clone(&shared.settings.name);
-    let settlement = {
-        let decide = AssertUnwindSafe(decide(&shared, &delivered, service)).catch_unwind();
-        let signs = signs_of_life(&shared.settings, &delivered.handle);
-        tokio::pin!(decide, signs);
-        tokio::select! {
-            biased;
-            settlement = &mut decide => settlement,
-            () = &mut signs => decide.await,
-        }
-    };
+    let decide = AssertUnwindSafe(decide(&shared, &delivered, service)).catch_unwind();
+    let mut signs = SignsOfLife::new(&shared.settings);
+    let settlement = signs.during(&[&delivered.handle], decide).await;
     // `decide` catches what handlers and layers do; this is for our own mistakes.
     let settlement = settlement.unwrap_or_else(|panic| {
         tracing::error!(%consumer, panic = %Panicked::from_payload(panic.as_ref()), "handling a message panicked outside its handler");
         Settlement::Back(AFTER_OUTAGE.base(delivered.deliveries.try_into().unwrap_or(u32::MAX)))
     });
     settle(&shared, &delivered, settlement).await;
-}
-
-/// Tells the broker now and then that the message is being worked on. A handler that blocks its thread
-/// stops the signs, so that its message goes to another process; they end anyway when the handler
-/// should long have ended.
-async fn signs_of_life<H: DeliveryHandle>(settings: &Settings, handle: &H) {
-    let every = settings.ack_wait / 3;
-    let end = Instant::now() + settings.timeout + GRACE;
-    let mut ticks = interval_at(Instant::now() + every, every);
-    while ticks.tick().await < end {
-        if let Err(error) = handle.in_progress().await {
-            tracing::debug!(consumer = %settings.name, %error, "a sign of life could not be sent");
-        }
-    }
 }
 
 async fn decide<S: InboxStore, B: Broker, H: DeliveryHandle>(
@@ -125,19 +107,6 @@ async fn decide<S: InboxStore, B: Broker, H: DeliveryHandle>(
             };
         }
     };
-    if !settings.event_types.contains(&envelope.event_type.as_str()) {
-        let error = format!(
-            "no handler of consumer `{}` takes events of type `{}`; it takes {:?}",
-            settings.name,
-            one_line(&envelope.event_type, 200),
-            settings.event_types
-        );
-        return Settlement::Dead {
-            reason: DeadReason::UnknownType,
-            error,
-            ledger: Ledger::default(),
-        };
-    }
     // The attempt ledger holds only messages that failed or were delivered again.
     let again = delivered.deliveries > 1;
     let mut ledger = Ledger::default();
@@ -154,6 +123,9 @@ async fn decide<S: InboxStore, B: Broker, H: DeliveryHandle>(
             .is_none()
     {
         return Settlement::Back(Duration::ZERO);
+    }
+    if !settings.takes(&envelope.event_type) {
+        return unknown_type(shared, &envelope).await;
     }
     if ledger.attempts >= settings.max_attempts {
         let error = ledger
@@ -201,21 +173,25 @@ async fn decide<S: InboxStore, B: Broker, H: DeliveryHandle>(
         }
     }
     let delivery = Delivery {
+        message: Message {
+            envelope: envelope.clone(),
+            origin: delivered.origin.clone(),
+        },
+        others: Vec::new(),
         consumer: Arc::clone(&settings.name),
-        origin: delivered.origin.clone(),
         attempt: ledger.attempts + 1,
         deliveries: delivered.deliveries,
         deadline: Instant::now() + settings.timeout,
         in_ledger: again,
         started: Started::default(),
-        envelope: envelope.clone(),
     };
     let (began, epoch) = (Instant::now(), shared.store.epoch());
     // Handlers' own log lines stand inside this span.
     let span = tracing::info_span!(
         "handle", consumer = %settings.name, message_id = %envelope.id, event_type = envelope.event_type,
-        subject = envelope.subject, attempt = delivery.attempt, deliveries = delivery.deliveries,
-        correlation_id = envelope.correlation_id, traceparent = envelope.trace.traceparent
+        subject = short(&envelope.subject), attempt = delivery.attempt, deliveries = delivery.deliveries,
+        correlation_id = short(&envelope.correlation_id),
+        traceparent = envelope.trace.traceparent.as_deref().map(short)
     );
     let result = call(shared, delivery, service).instrument(span).await;
     drop(permit);
@@ -231,12 +207,59 @@ async fn decide<S: InboxStore, B: Broker, H: DeliveryHandle>(
     attempt.conclude(result, began.elapsed()).await
 }
 
+/// No handler of this build takes the type. The durable is shared with other builds, so a newer one
+/// that is being deployed may have a handler: the message waits for it.
+async fn unknown_type<S: InboxStore, B: Broker>(
+    shared: &Shared<S, B>,
+    envelope: &Envelope<Bytes>,
+) -> Settlement {
+    let settings = &shared.settings;
+    let error = format!(
+        "no handler of consumer `{}` takes events of type `{}`; it takes {:?}",
+        settings.name,
+        one_line(&envelope.event_type, 200),
+        settings.event_types
+    );
+    let end = AttemptEnd {
+        opened: false,
+        lone: false,
+        counted: false,
+        error: Some(error.clone()),
+    };
+    tracing::warn!(
+        consumer = %settings.name, message_id = %envelope.id, subject = short(&envelope.subject), error,
+        "a message waits for a build that takes its type"
+    );
+    let recorded = until_database_works(shared, || {
+        shared.store.end_start(&settings.name, envelope.id, &end)
+    });
+    wait_for_deploy(settings, DeadReason::UnknownType, error, recorded.await)
+}
+
+/// A message that only another build can handle is handed back to wait for it, for so long.
+fn wait_for_deploy(
+    settings: &Settings,
+    reason: DeadReason,
+    error: String,
+    recorded: Option<Ledger>,
+) -> Settlement {
+    match recorded {
+        Some(ledger) if ledger.uncounted >= DEPLOY_TRIES => Settlement::Dead {
+            reason,
+            error,
+            ledger,
+        },
+        Some(_) => Settlement::Back(settings.newer_version_delay),
+        None => Settlement::Back(Duration::ZERO),
+    }
+}
+
 /// Runs the service within the time-out. `None` if the runtime stops and abandons handlers.
-async fn call<S: InboxStore, B: Broker>(
+pub(super) async fn call<S: InboxStore, B: Broker>(
     shared: &Shared<S, B>,
     delivery: Delivery,
     mut service: DeliveryService,
-) -> Option<Result<bool, BoxError>> {
+) -> Option<Result<Outcome, BoxError>> {
     let (deadline, started) = (delivery.deadline, delivery.started.clone());
     let work = AssertUnwindSafe(async {
         let ready = service
@@ -249,8 +272,7 @@ async fn call<S: InboxStore, B: Broker>(
     tokio::select! {
         biased;
         result = timeout_at(deadline, work) => Some(match result {
-            Ok(Ok(Ok(outcome))) => Ok(outcome.is_duplicate()),
-            Ok(Ok(Err(error))) => Err(error),
+            Ok(Ok(result)) => result,
             Ok(Err(panic)) => {
                 let text = Panicked::from_payload(panic.as_ref());
                 Err(DeliveryError::new(DeliveryErrorKind::Panicked, text).into())
@@ -282,11 +304,18 @@ struct Attempt<'a, S, B, H> {
 }
 
 impl<S: InboxStore, B: Broker, H: DeliveryHandle> Attempt<'_, S, B, H> {
-    async fn conclude(self, result: Option<Result<bool, BoxError>>, took: Duration) -> Settlement {
+    async fn conclude(
+        self,
+        result: Option<Result<Outcome, BoxError>>,
+        took: Duration,
+    ) -> Settlement {
         let (consumer, event_type) = (&self.shared.settings.name, &self.envelope.event_type);
+        if result.is_some() {
+            telemetry::handler_duration(consumer, event_type, took);
+        }
         let error = match result {
-            Some(Ok(false)) => {
-                telemetry::handled(consumer, event_type, "ok", took);
+            Some(Ok(outcome)) if !outcome.is_duplicate() => {
+                telemetry::handled(consumer, event_type, "ok", 1);
                 if let Ok(age) = (OffsetDateTime::now_utc() - self.envelope.occurred_at).try_into()
                 {
                     telemetry::critical_time(consumer, age);
@@ -298,8 +327,8 @@ impl<S: InboxStore, B: Broker, H: DeliveryHandle> Attempt<'_, S, B, H> {
                 }
                 return Settlement::Ack;
             }
-            Some(Ok(true)) => {
-                telemetry::handled(consumer, event_type, "duplicate", took);
+            Some(Ok(_)) => {
+                telemetry::handled(consumer, event_type, "duplicate", 1);
                 tracing::debug!(%consumer, message_id = %self.envelope.id, event_type, "already handled");
                 if self.opened {
                     self.forget().await;
@@ -323,9 +352,9 @@ impl<S: InboxStore, B: Broker, H: DeliveryHandle> Attempt<'_, S, B, H> {
             Verdict::Failed(_) | Verdict::NewerVersion => "retry",
             Verdict::Dead(_) => "dead",
         };
-        telemetry::handled(consumer, event_type, result, took);
+        telemetry::handled(consumer, event_type, result, 1);
         tracing::warn!(
-            %consumer, message_id = %self.envelope.id, event_type, subject = %self.envelope.subject,
+            %consumer, message_id = %self.envelope.id, event_type, subject = short(&self.envelope.subject),
             attempt = self.ledger.attempts + 1, deliveries = self.delivered.deliveries, error = text, "handling failed: {result}"
         );
         self.apply(verdict, text).await
@@ -371,15 +400,10 @@ impl<S: InboxStore, B: Broker, H: DeliveryHandle> Attempt<'_, S, B, H> {
                 ),
                 None => Settlement::Back(Duration::ZERO),
             },
-            Verdict::NewerVersion => match self.end(true, Some(text.clone())).await {
-                Some(after) if after.attempts >= settings.max_attempts => Settlement::Dead {
-                    reason: DeadReason::NewerVersion,
-                    error: text,
-                    ledger: after,
-                },
-                Some(_) => Settlement::Back(settings.newer_version_delay),
-                None => Settlement::Back(Duration::ZERO),
-            },
+            Verdict::NewerVersion => {
+                let recorded = self.end(false, Some(text.clone())).await;
+                wait_for_deploy(settings, DeadReason::NewerVersion, text, recorded)
+            }
             Verdict::Dead(reason) => match self.end(true, Some(text.clone())).await {
                 Some(ledger) => Settlement::Dead {
                     reason,
@@ -433,9 +457,18 @@ where
     let mut failures = 0;
     loop {
         match statement().await {
-            Ok(value) => return Some(value),
+            Ok(value) => {
+                if failures > 0 {
+                    shared.status.update(|status| status.store_error = None);
+                }
+                return Some(value);
+            }
             Err(error) => {
                 failures += 1;
+                let text = Chain(&error).to_string();
+                shared
+                    .status
+                    .update(|status| status.store_error = Some(text));
                 tracing::debug!(consumer = %shared.settings.name, error = %Chain(&error), failures, "a ledger statement failed; trying again");
                 if shared.store.ping().await.is_err() {
                     shared.database.down();
@@ -451,7 +484,7 @@ where
 
 // ===== settling =====
 
-async fn settle<S: InboxStore, B: Broker, H: DeliveryHandle>(
+pub(super) async fn settle<S: InboxStore, B: Broker, H: DeliveryHandle>(
     shared: &Shared<S, B>,
     delivered: &Delivered<H>,
     settlement: Settlement,

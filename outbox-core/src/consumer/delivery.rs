@@ -8,6 +8,7 @@ use std::sync::{
 use bytes::Bytes;
 use tokio::time::Instant;
 use tower::util::BoxCloneService;
+use uuid::Uuid;
 
 use crate::{broker::Origin, envelope::Envelope, error::BoxError};
 
@@ -16,13 +17,17 @@ pub type DeliveryService = BoxCloneService<Delivery, Outcome, BoxError>;
 
 /// One delivery of a message to one consumer: the request of outer layers.
 ///
+/// For a handler that takes a `Vec` it is a batch: a first message and [others](Self::others) of the
+/// same event, which are handled in one transaction.
+///
 /// It may be cloned and handled again (a retry layer outside the inbox): each time runs in a
 /// transaction of its own.
 #[derive(Debug, Clone)]
 pub struct Delivery {
-    pub(crate) envelope: Envelope<Bytes>,
+    pub(crate) message: Message,
+    /// The other messages of a batch.
+    pub(crate) others: Vec<Message>,
     pub(crate) consumer: Arc<str>,
-    pub(crate) origin: Origin,
     pub(crate) attempt: u32,
     pub(crate) deliveries: u64,
     pub(crate) deadline: Instant,
@@ -30,6 +35,13 @@ pub struct Delivery {
     pub(crate) in_ledger: bool,
     /// Set when the handler itself begins.
     pub(crate) started: Started,
+}
+
+/// A message with the place where it is stored.
+#[derive(Debug, Clone)]
+pub(crate) struct Message {
+    pub(crate) envelope: Envelope<Bytes>,
+    pub(crate) origin: Origin,
 }
 
 /// Whether a handler has begun. A time-out that passes before that (the database or a layer made it
@@ -48,10 +60,15 @@ impl Started {
 }
 
 impl Delivery {
-    /// The message, its payload undecoded.
+    /// The message, its payload undecoded; of a batch, the first.
     #[must_use]
     pub const fn envelope(&self) -> &Envelope<Bytes> {
-        &self.envelope
+        &self.message.envelope
+    }
+
+    /// The other messages of a batch; none of a single delivery.
+    pub fn others(&self) -> impl ExactSizeIterator<Item = &Envelope<Bytes>> {
+        self.others.iter().map(|message| &message.envelope)
     }
 
     /// The consumer that handles it.
@@ -60,10 +77,10 @@ impl Delivery {
         &self.consumer
     }
 
-    /// Where it is stored.
+    /// Where it is stored; of a batch, the first message.
     #[must_use]
     pub const fn origin(&self) -> &Origin {
-        &self.origin
+        &self.message.origin
     }
 
     /// Which attempt this is, from 1.
@@ -77,27 +94,120 @@ impl Delivery {
     pub const fn deliveries(&self) -> u64 {
         self.deliveries
     }
+
+    /// The ids of all messages, in their order.
+    pub(crate) fn ids(&self) -> Vec<Uuid> {
+        std::iter::once(self.envelope())
+            .chain(self.others())
+            .map(|envelope| envelope.id)
+            .collect()
+    }
+
+    /// Leaves out the messages for which `fresh` is not true. `None` if that leaves none.
+    pub(crate) fn only(mut self, fresh: &[bool]) -> Option<Self> {
+        let mut fresh = fresh.iter().copied().chain(std::iter::repeat(false));
+        let first = fresh.next() == Some(true);
+        self.others.retain(|_| fresh.next() == Some(true));
+        if !first {
+            if self.others.is_empty() {
+                return None;
+            }
+            self.message = self.others.remove(0);
+        }
+        Some(self)
+    }
 }
 
 /// A delivery that is done. Only the runtime makes one, so that a layer cannot claim that work was
 /// committed which was not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
-    duplicate: bool,
+    handled: usize,
+    duplicates: usize,
 }
 
 impl Outcome {
-    pub(crate) const fn handled() -> Self {
-        Self { duplicate: false }
+    pub(crate) const fn new(handled: usize, duplicates: usize) -> Self {
+        Self {
+            handled,
+            duplicates,
+        }
     }
 
-    pub(crate) const fn duplicate() -> Self {
-        Self { duplicate: true }
-    }
-
-    /// The message had been handled before, and nothing was done now.
+    /// The message had been handled before, and nothing was done now; of a batch, all its messages.
     #[must_use]
     pub const fn is_duplicate(&self) -> bool {
-        self.duplicate
+        self.handled == 0
+    }
+
+    /// How many messages were handled: one, or of a batch those that were not duplicates.
+    #[must_use]
+    pub const fn handled(&self) -> usize {
+        self.handled
+    }
+
+    /// How many messages had been handled before.
+    #[must_use]
+    pub const fn duplicates(&self) -> usize {
+        self.duplicates
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use time::OffsetDateTime;
+
+    use super::*;
+
+    fn message(id: u128) -> Message {
+        let origin = Origin {
+            stream: "S".to_owned(),
+            sequence: 1,
+            stored_at: OffsetDateTime::UNIX_EPOCH,
+        };
+        let mut wire = crate::broker::WireMessage {
+            subject: "s".to_owned(),
+            ..Default::default()
+        };
+        let id = Uuid::from_u128(id).to_string();
+        for (name, value) in [
+            ("ce-specversion", "1.0".to_owned()),
+            ("ce-id", id),
+            ("ce-source", "test".to_owned()),
+            ("ce-type", "s".to_owned()),
+        ] {
+            wire.headers.append(name, value);
+        }
+        let envelope = crate::wire::incoming(&wire, origin.stored_at).expect("an envelope");
+        Message { envelope, origin }
+    }
+
+    #[test]
+    fn duplicates_leave_the_others_in_their_order() {
+        let batch = Delivery {
+            message: message(1),
+            others: vec![message(2), message(3)],
+            consumer: Arc::from("c"),
+            attempt: 1,
+            deliveries: 1,
+            deadline: Instant::now(),
+            in_ledger: false,
+            started: Started::default(),
+        };
+        let left = |fresh: &[bool]| {
+            let left = batch.clone().only(fresh)?.ids();
+            Some(left.into_iter().map(|id| id.as_u128()).collect::<Vec<_>>())
+        };
+        assert_eq!(left(&[true, true, true]), Some(vec![1, 2, 3]));
+        assert_eq!(left(&[true, false, true]), Some(vec![1, 3]));
+        assert_eq!(left(&[false, false, true]), Some(vec![3]));
+        assert_eq!(left(&[false, true, true]), Some(vec![2, 3]));
+        assert_eq!(left(&[false, false, false]), None);
+        assert_eq!(
+            left(&[true]),
+            Some(vec![1]),
+            "what is not known is left out"
+        );
+        assert_eq!(left(&[]), None);
     }
 }

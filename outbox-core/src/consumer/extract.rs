@@ -39,7 +39,7 @@ pub trait FromDelivery<'a, S: Store, St>: Sized {
     fn from_delivery(call: &HandlerCall<'a, S, St>) -> Result<Self, HandlerError>;
 }
 
-/// The first argument of a handler: the event, or the event in its [`Envelope`].
+/// The first argument of a handler: the event, the event in its [`Envelope`], or a `Vec` of either.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an integration event",
     label = "a handler's first argument is the event, or the event in its envelope",
@@ -71,6 +71,22 @@ impl<E: IntegrationEvent> EventArgument for Envelope<E> {
 
     fn take<S: Store, St>(call: &HandlerCall<'_, S, St>) -> Result<Self, HandlerError> {
         call.envelope_of()
+    }
+}
+
+impl<E: IntegrationEvent> EventArgument for Vec<E> {
+    type Event = E;
+
+    fn take<S: Store, St>(call: &HandlerCall<'_, S, St>) -> Result<Self, HandlerError> {
+        call.events()
+    }
+}
+
+impl<E: IntegrationEvent> EventArgument for Vec<Envelope<E>> {
+    type Event = E;
+
+    fn take<S: Store, St>(call: &HandlerCall<'_, S, St>) -> Result<Self, HandlerError> {
+        call.envelopes_of()
     }
 }
 

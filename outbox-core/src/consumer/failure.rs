@@ -113,3 +113,18 @@ impl fmt::Display for Panicked {
 }
 
 impl Error for Panicked {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_tells_its_text_if_it_has_one() {
+        let text = |payload: Box<dyn std::any::Any + Send>| {
+            Panicked::from_payload(payload.as_ref()).to_string()
+        };
+        assert_eq!(text(Box::new("a literal")), "a literal");
+        assert_eq!(text(Box::new("a string".to_owned())), "a string");
+        assert_eq!(text(Box::new(17)), "with a value that is no text");
+    }
+}

@@ -11,10 +11,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     alone::Alone,
-    attempt::{self, Shared},
+    attempt::Shared,
     mount::Built,
     outage::DatabaseWatch,
     pump::{Kind, Pump},
+    signs::GRACE,
     status::SharedConsumerStatus,
 };
 use crate::{
@@ -23,8 +24,9 @@ use crate::{
     telemetry::Chain,
 };
 
-/// How long abandoned handlers may take to roll back and hand their messages back.
-const LAST_SETTLEMENTS: Duration = Duration::from_secs(2);
+/// How long abandoned handlers may take to roll back and hand their messages back: half of what is
+/// left of the stop, within these bounds.
+const LAST_SETTLEMENTS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
 
 /// The running consumers.
 #[derive(Debug)]
@@ -60,7 +62,7 @@ impl Group {
             .map(|(built, _)| built.settings.timeout)
             .max()
             .unwrap_or_default();
-        let alone = Alone::new(longest + attempt::GRACE);
+        let alone = Alone::new(longest + GRACE);
         let mut pumps = Vec::new();
         for (built, status) in consumers {
             let shared = Arc::new(Shared {
@@ -70,6 +72,7 @@ impl Group {
                 alone: alone.clone(),
                 database: database.clone(),
                 abandon: group.abandon.clone(),
+                status: status.clone(),
             });
             pumps.extend([Kind::Messages, Kind::Replays].map(|kind| Pump {
                 shared: Arc::clone(&shared),
@@ -103,9 +106,9 @@ impl Group {
     }
 
     /// Stops pulling, hands back what was not started, and waits for running handlers until
-    /// `deadline`; then abandons them, which rolls back and hands their messages back. Returns how
-    /// many had to be abandoned.
-    pub(crate) async fn stop(mut self, deadline: Instant) -> usize {
+    /// `deadline`; then abandons them, which rolls back and hands their messages back. That leaves
+    /// some time until `end` to others. Returns how many had to be abandoned.
+    pub(crate) async fn stop(mut self, deadline: Instant, end: Instant) -> usize {
         self.stop.cancel();
         self.tasks.close();
         let finished = async {
@@ -117,7 +120,12 @@ impl Group {
         }
         let abandoned = self.tasks.len();
         self.abandon.cancel();
-        if timeout(LAST_SETTLEMENTS, self.tasks.wait()).await.is_err() {
+        let (least, most) = LAST_SETTLEMENTS;
+        let rest = end.saturating_duration_since(Instant::now()) / 2;
+        if timeout(rest.clamp(least, most), self.tasks.wait())
+            .await
+            .is_err()
+        {
             tracing::warn!(
                 left = self.tasks.len(),
                 "some handlers did not end in time; their messages come again after the ack wait"

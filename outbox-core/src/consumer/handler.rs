@@ -4,7 +4,7 @@ use std::{fmt, future::Future, pin::Pin};
 
 use bytes::Bytes;
 
-use super::{context::Context, error::HandlerError, options::HandlerOptions};
+use super::{context::Context, delivery::Message, error::HandlerError, options::HandlerOptions};
 use crate::{
     envelope::Envelope,
     event::{self, IntegrationEvent},
@@ -31,6 +31,8 @@ pub trait Handler<S: Store, St>: Send + Sync + 'static {
     const NAME: &'static str;
     /// What the attribute says.
     const OPTIONS: HandlerOptions;
+    /// Whether it takes several events at once.
+    const TAKES_BATCHES: bool = false;
 
     /// Takes the arguments from `call` and runs the function.
     fn handle<'a>(&'a self, call: HandlerCall<'a, S, St>) -> HandlerFuture<'a>;
@@ -48,6 +50,8 @@ pub trait WithoutTransaction {}
 /// One delivery on its way into a handler: what extractors take their values from.
 pub struct HandlerCall<'a, S: Store, St> {
     pub(crate) envelope: &'a Envelope<Bytes>,
+    /// The other messages of a batch.
+    pub(crate) others: &'a [Message],
     pub(crate) context: &'a Context,
     pub(crate) tx: Option<&'a S::Tx>,
     pub(crate) state: &'a St,
@@ -62,10 +66,16 @@ impl<S: Store, St> fmt::Debug for HandlerCall<'_, S, St> {
 }
 
 impl<'a, S: Store, St> HandlerCall<'a, S, St> {
-    /// The message as it arrived, its payload undecoded.
+    /// The message as it arrived, its payload undecoded; of a batch, the first.
     #[must_use]
     pub const fn envelope(&self) -> &'a Envelope<Bytes> {
         self.envelope
+    }
+
+    /// All messages of a batch, or the one message.
+    pub fn envelopes(&self) -> impl Iterator<Item = &'a Envelope<Bytes>> {
+        let others = self.others.iter().map(|message| &message.envelope);
+        std::iter::once(self.envelope).chain(others)
     }
 
     /// The delivery's context.
@@ -88,8 +98,7 @@ impl<'a, S: Store, St> HandlerCall<'a, S, St> {
     /// [`NewerVersion`](crate::HandlerErrorKind::NewerVersion), with the
     /// [`DecodeError`](crate::error::DecodeError) as its cause.
     pub fn event<E: IntegrationEvent>(&self) -> Result<E, HandlerError> {
-        event::decode(self.envelope.version, &self.envelope.payload)
-            .map_err(HandlerError::undecodable)
+        decode(self.envelope)
     }
 
     /// Decodes the payload as `E` and returns it in its envelope.
@@ -98,8 +107,25 @@ impl<'a, S: Store, St> HandlerCall<'a, S, St> {
     ///
     /// As [`event`](Self::event).
     pub fn envelope_of<E: IntegrationEvent>(&self) -> Result<Envelope<E>, HandlerError> {
-        let event = self.event()?;
-        Ok(self.envelope.clone().map(|_| event))
+        enveloped(self.envelope)
+    }
+
+    /// Decodes all payloads of a batch.
+    ///
+    /// # Errors
+    ///
+    /// As [`event`](Self::event), for the first that cannot be decoded.
+    pub fn events<E: IntegrationEvent>(&self) -> Result<Vec<E>, HandlerError> {
+        self.envelopes().map(decode).collect()
+    }
+
+    /// Decodes all payloads of a batch and returns them in their envelopes.
+    ///
+    /// # Errors
+    ///
+    /// As [`events`](Self::events).
+    pub fn envelopes_of<E: IntegrationEvent>(&self) -> Result<Vec<Envelope<E>>, HandlerError> {
+        self.envelopes().map(enveloped).collect()
     }
 
     /// The open transaction of this delivery.
@@ -110,4 +136,13 @@ impl<'a, S: Store, St> HandlerCall<'a, S, St> {
     pub fn tx(&self) -> Result<&'a S::Tx, HandlerError> {
         self.tx.ok_or_else(HandlerError::no_transaction)
     }
+}
+
+fn decode<E: IntegrationEvent>(envelope: &Envelope<Bytes>) -> Result<E, HandlerError> {
+    event::decode(envelope.version, &envelope.payload).map_err(HandlerError::undecodable)
+}
+
+fn enveloped<E: IntegrationEvent>(envelope: &Envelope<Bytes>) -> Result<Envelope<E>, HandlerError> {
+    let event = decode(envelope)?;
+    Ok(envelope.clone().map(|_| event))
 }

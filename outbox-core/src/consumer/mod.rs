@@ -3,10 +3,12 @@
 //! * what users write against: `context`, `error`, `extract`, `handler`, `options`, `mount`;
 //! * requests and responses of the layers: `delivery`, `transacted`, `failure`, `routes`;
 //! * the runtime's side: `pump` (subscription to attempts), `attempt` (one delivery from arrival to
-//!   settlement), `verdict` (outage, busy, or failure), `alone`, `outage`, `settings`, `status`.
+//!   settlement), `batch` (several in one transaction), `verdict` (outage, busy, or failure), `alone`, `outage`, `settings`,
+//!   `signs` (of life), `status`.
 
 mod alone;
 mod attempt;
+mod batch;
 mod context;
 mod delivery;
 mod error;
@@ -20,6 +22,7 @@ mod outage;
 mod pump;
 mod routes;
 mod settings;
+mod signs;
 mod status;
 mod transacted;
 mod verdict;

@@ -75,6 +75,7 @@ struct Mounted<S: Store, St> {
     event_type: &'static str,
     subject: &'static str,
     options: HandlerOptions,
+    takes_batches: bool,
     handler: SharedHandler<S, St>,
 }
 
@@ -116,6 +117,7 @@ impl<S: Store, St> Consumer<S, St> {
             event_type: H::Event::TYPE,
             subject: H::Event::SUBJECT,
             options: H::OPTIONS,
+            takes_batches: H::TAKES_BATCHES,
             handler: Arc::new(handler),
         });
         self
@@ -146,14 +148,30 @@ impl<S: Store, St> Consumer<S, St> {
         self
     }
 
-    /// How many messages this process handles at once.
+    /// How many messages this process handles at once; of handlers that take batches, how many batches.
     #[must_use]
     pub fn concurrency(mut self, concurrency: u32) -> Self {
         self.overrides.concurrency = Some(concurrency);
         self
     }
 
-    /// How long the handler may take, layers included. At most a week.
+    /// The most messages of a batch. Default 100. Only for handlers that take a `Vec`.
+    #[must_use]
+    pub fn batch(mut self, messages: u32) -> Self {
+        self.overrides.batch = Some(messages);
+        self
+    }
+
+    /// How long the first message of a batch waits for others before it is handled with those that have
+    /// come. Default 20 ms, at most a quarter of the ack wait. Only for handlers that take a `Vec`.
+    #[must_use]
+    pub fn linger(mut self, linger: Duration) -> Self {
+        self.overrides.linger = Some(linger);
+        self
+    }
+
+    /// How long the handling of a message or batch may take, from the layers and the inbox to the commit.
+    /// Default 60 s, at most a week.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.overrides.timeout = Some(timeout);
@@ -168,8 +186,9 @@ impl<S: Store, St> Consumer<S, St> {
         self
     }
 
-    /// How long a message of a newer version than this build knows waits between attempts, so that a
-    /// deploy can catch up. Default 60 s.
+    /// How long a message waits that only a newer build can handle (its version is newer than this one
+    /// knows, or no handler takes its type) before it is tried again, so that a deploy can catch up.
+    /// Default 60 s. It is dead-lettered after fifteen tries, and none of them counts as an attempt.
     #[must_use]
     pub fn newer_version_delay(mut self, delay: Duration) -> Self {
         self.newer_version_delay = delay;
@@ -268,7 +287,8 @@ impl<S: InboxStore, St: Clone + Send + Sync + 'static> Consumer<S, St> {
             &mut options,
             self.handlers.iter().map(|mounted| mounted.options),
         )?;
-        let settings = Settings::new(
+        let batches = self.takes_batches(&options)?;
+        let mut settings = Settings::new(
             &options,
             subjects,
             names.into_keys().collect(),
@@ -277,6 +297,9 @@ impl<S: InboxStore, St: Clone + Send + Sync + 'static> Consumer<S, St> {
             self.with_inbox,
             self.start,
         );
+        if batches {
+            settings = settings.in_batches(&options);
+        }
         let routes = Routes::new(routes, state.clone());
         let mut service: DeliveryService = if self.with_inbox {
             let mut inner: TransactedService<S> = BoxCloneService::new(routes);
@@ -295,6 +318,25 @@ impl<S: InboxStore, St: Clone + Send + Sync + 'static> Consumer<S, St> {
             service = wrap(service);
         }
         Ok(Built { settings, service })
+    }
+}
+
+impl<S: Store, St> Consumer<S, St> {
+    /// Whether its handlers take batches: all or none.
+    fn takes_batches(&self, options: &HandlerOptions) -> Result<bool, BuildError> {
+        let consumer = self.name;
+        let batches = self.handlers.iter().any(|mounted| mounted.takes_batches);
+        if batches && !self.handlers.iter().all(|mounted| mounted.takes_batches) {
+            return Err(BuildError::Mixed { consumer });
+        }
+        let set = [
+            ("batch", options.batch.is_some()),
+            ("linger", options.linger.is_some()),
+        ];
+        match set.into_iter().find(|(_, is_set)| *is_set && !batches) {
+            Some((option, _)) => Err(BuildError::NoBatches { consumer, option }),
+            None => Ok(batches),
+        }
     }
 }
 

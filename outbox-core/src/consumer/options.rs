@@ -19,10 +19,17 @@ pub struct HandlerOptions {
     pub max_crashes: Option<u32>,
     /// The delay between attempts. Default: 1 s doubling to 5 min, with jitter.
     pub backoff: Option<Backoff>,
-    /// How many messages this process handles at once. Default 16.
+    /// How many messages this process handles at once. Default 16; of a handler that takes batches, how
+    /// many batches, by default 2.
     pub concurrency: Option<u32>,
-    /// How long the handler may take before it counts as failed. Default 60 s.
+    /// How long the handling of a message may take, layers, inbox and commit included, before it counts
+    /// as failed. Default 60 s.
     pub timeout: Option<Duration>,
+    /// The most messages of a batch. Default 100. Only for handlers that take a `Vec`.
+    pub batch: Option<u32>,
+    /// How long the first message of a batch waits for others. Default 20 ms, at most a quarter of the
+    /// ack wait. Only for handlers that take a `Vec`.
+    pub linger: Option<Duration>,
 }
 
 impl HandlerOptions {
@@ -36,6 +43,8 @@ impl HandlerOptions {
             backoff: None,
             concurrency: None,
             timeout: None,
+            batch: None,
+            linger: None,
         }
     }
 
@@ -67,10 +76,24 @@ impl HandlerOptions {
         self
     }
 
-    /// Sets how long the handler may take.
+    /// Sets how long the handling of a message may take.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
+        self
+    }
+
+    /// Sets the most messages of a batch.
+    #[must_use]
+    pub const fn batch(mut self, messages: u32) -> Self {
+        self.batch = Some(messages);
+        self
+    }
+
+    /// Sets how long the first message of a batch waits for others.
+    #[must_use]
+    pub const fn linger(mut self, linger: Duration) -> Self {
+        self.linger = Some(linger);
         self
     }
 }

@@ -46,6 +46,12 @@ impl DatabaseWatch {
         let _ = watch.wait_for(|works| *works).await;
     }
 
+    /// Waits until it cannot be reached.
+    pub(crate) async fn until_down(&self) {
+        let mut watch = self.0.subscribe();
+        let _ = watch.wait_for(|works| !*works).await;
+    }
+
     /// Asks a database that is down until it answers, for as long as `stop` is not cancelled.
     pub(crate) async fn guard<S: Store>(self, store: S, stop: CancellationToken) {
         let mut watch = self.0.subscribe();

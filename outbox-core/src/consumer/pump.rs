@@ -5,17 +5,19 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use tokio::{
     sync::{Notify, Semaphore},
-    time::sleep,
+    time::{Instant, Interval, MissedTickBehavior, sleep, sleep_until},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     attempt::{self, Shared},
+    batch,
     delivery::DeliveryService,
+    settings::BatchSettings,
     status::{ConsumerState, SharedConsumerStatus},
 };
 use crate::{
-    broker::{Broker, BrokerError, DeliveryHandle, Subscription},
+    broker::{Broker, BrokerError, Delivered, DeliveryHandle, Subscription},
     policy::Backoff,
     store::InboxStore,
     telemetry::{self, OutageLog},
@@ -102,13 +104,36 @@ impl<S: InboxStore, B: Broker> Pump<S, B> {
     }
 
     /// Pulls until `stop` is cancelled or the subscription ends.
+    async fn pull(
+        &mut self,
+        mut subscription: B::Subscription,
+        stop: &CancellationToken,
+        outage: &mut OutageLog,
+    ) -> Result<(), BrokerError> {
+        let batch = self.shared.settings.batch;
+        let (ended, mut rest) = match (self.kind, batch) {
+            (Kind::Messages, Some(batch)) => {
+                self.pull_batches(&mut subscription, batch, stop, outage)
+                    .await
+            }
+            _ => {
+                let ended = self.pull_singles(&mut subscription, stop, outage).await;
+                (ended, Vec::new())
+            }
+        };
+        rest.extend(subscription.close().await);
+        hand_back(rest).await;
+        ended
+    }
+
+    /// Pulls as many messages as there are free slots.
     #[allow(
         clippy::needless_pass_by_ref_mut,
         reason = "the service is not `Sync`, so `&self` would not be `Send`"
     )]
-    async fn pull(
+    async fn pull_singles(
         &mut self,
-        mut subscription: B::Subscription,
+        subscription: &mut B::Subscription,
         stop: &CancellationToken,
         outage: &mut OutageLog,
     ) -> Result<(), BrokerError> {
@@ -121,58 +146,156 @@ impl<S: InboxStore, B: Broker> Pump<S, B> {
         };
         let slots = Arc::new(Semaphore::new(size));
         let freed = Arc::new(Notify::new());
-        let mut report = tokio::time::interval(PENDING_EVERY);
-        report.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let ended = loop {
-            if !self.shared.database.works() {
-                self.status.update(|status| status.paused = true);
-                telemetry::consumer_paused(&name, true);
-                tokio::select! {
-                    () = self.shared.database.until_up() => {}
-                    () = stop.cancelled() => break Ok(()),
-                }
-                self.status.update(|status| status.paused = false);
-                telemetry::consumer_paused(&name, false);
-            }
+        let mut report = Report::new();
+        loop {
+            self.wait_for_database(stop).await;
             let free = slots.available_permits();
             tokio::select! {
                 biased;
-                () = stop.cancelled() => break Ok(()),
-                pulled = subscription.pull(free), if free > 0 => match pulled {
-                    Ok(deliveries) => {
-                        outage.worked(&name);
-                        for delivered in deliveries {
-                            // The pull never returns more than it was asked for, and only this loop
-                            // takes permits; should it ever, the rest waits here for a slot.
-                            let Ok(permit) = Arc::clone(&slots).acquire_owned().await else { break };
-                            let (shared, service, freed) =
-                                (Arc::clone(&self.shared), self.service.clone(), Arc::clone(&freed));
-                            self.tasks.spawn(async move {
-                                attempt::run(shared, delivered, service).await;
-                                drop(permit);
-                                freed.notify_one();
-                            });
-                        }
-                    }
-                    Err(error) => break Err(error),
-                },
-                () = freed.notified() => {}
-                _ = report.tick(), if self.kind == Kind::Messages => {
-                    if let Ok(pending) = subscription.pending().await {
-                        telemetry::consumer_pending(&name, pending);
-                        self.status.update(|status| status.pending = Some(pending));
+                () = stop.cancelled() => return Ok(()),
+                pulled = subscription.pull(free), if free > 0 => {
+                    let deliveries = pulled?;
+                    outage.worked(&name);
+                    for delivered in deliveries {
+                        // The pull never returns more than it was asked for, and only this loop
+                        // takes permits; should it ever, the rest waits here for a slot.
+                        let Ok(permit) = Arc::clone(&slots).acquire_owned().await else { break };
+                        let (shared, service, freed) =
+                            (Arc::clone(&self.shared), self.service.clone(), Arc::clone(&freed));
+                        self.tasks.spawn(async move {
+                            attempt::run(shared, delivered, service).await;
+                            drop(permit);
+                            freed.notify_one();
+                        });
                     }
                 }
+                () = freed.notified() => {}
+                () = report.due() => self.report(subscription).await,
             }
-        };
-        hand_back(subscription).await;
-        ended
+        }
+    }
+
+    /// Pulls batches: while a slot is free, until one is full or its first message has waited long
+    /// enough. Returns what was collected last and not started as well.
+    #[allow(
+        clippy::needless_pass_by_ref_mut,
+        reason = "the service is not `Sync`, so `&self` would not be `Send`"
+    )]
+    async fn pull_batches(
+        &mut self,
+        subscription: &mut B::Subscription,
+        batch: BatchSettings,
+        stop: &CancellationToken,
+        outage: &mut OutageLog,
+    ) -> (Result<(), BrokerError>, Deliveries<B>) {
+        let slots = Arc::new(Semaphore::new(self.shared.settings.concurrency));
+        let mut report = Report::new();
+        loop {
+            self.wait_for_database(stop).await;
+            let mut collected: Deliveries<B> = Vec::new();
+            // Nothing is fetched ahead of a free slot.
+            let permit = tokio::select! {
+                biased;
+                () = stop.cancelled() => return (Ok(()), collected),
+                permit = Arc::clone(&slots).acquire_owned() => permit,
+                () = report.due() => {
+                    self.report(subscription).await;
+                    continue;
+                }
+            };
+            let mut full = None;
+            while collected.len() < batch.size {
+                let missing = batch.size - collected.len();
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return (Ok(()), collected),
+                    () = until(full) => break,
+                    pulled = subscription.pull(missing) => match pulled {
+                        Ok(deliveries) => {
+                            outage.worked(&self.shared.settings.name);
+                            collected.extend(deliveries);
+                            full = full.or_else(|| Some(Instant::now() + batch.linger));
+                        }
+                        Err(error) => return (Err(error), collected),
+                    },
+                    () = report.due() => self.report(subscription).await,
+                    () = self.shared.database.until_down(), if collected.is_empty() => break,
+                }
+            }
+            if collected.is_empty() {
+                continue;
+            }
+            let (shared, service) = (Arc::clone(&self.shared), self.service.clone());
+            self.tasks.spawn(async move {
+                batch::run(shared, collected, service).await;
+                drop(permit);
+            });
+        }
+    }
+
+    /// Waits while the database is away, or until `stop` is cancelled.
+    #[allow(
+        clippy::needless_pass_by_ref_mut,
+        reason = "the service is not `Sync`, so `&self` would not be `Send`"
+    )]
+    async fn wait_for_database(&mut self, stop: &CancellationToken) {
+        if self.shared.database.works() {
+            return;
+        }
+        let name = &self.shared.settings.name;
+        self.status.update(|status| status.paused = true);
+        telemetry::consumer_paused(name, true);
+        tokio::select! {
+            () = self.shared.database.until_up() => {}
+            () = stop.cancelled() => return,
+        }
+        self.status.update(|status| status.paused = false);
+        telemetry::consumer_paused(name, false);
+    }
+
+    /// Tells how much waits in the stream.
+    #[allow(
+        clippy::needless_pass_by_ref_mut,
+        reason = "neither the service nor the subscription is `Sync`"
+    )]
+    async fn report(&mut self, subscription: &mut B::Subscription) {
+        if self.kind == Kind::Messages
+            && let Ok(pending) = subscription.pending().await
+        {
+            telemetry::consumer_pending(&self.shared.settings.name, pending);
+            self.status.update(|status| status.pending = Some(pending));
+        }
+    }
+}
+
+/// Deliveries of a broker.
+type Deliveries<B> = Vec<Delivered<<<B as Broker>::Subscription as Subscription>::Handle>>;
+
+/// When to tell how much waits in the stream.
+struct Report(Interval);
+
+impl Report {
+    fn new() -> Self {
+        let mut every = tokio::time::interval(PENDING_EVERY);
+        every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self(every)
+    }
+
+    async fn due(&mut self) {
+        self.0.tick().await;
+    }
+}
+
+/// Waits until then; for ever without.
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }
 
 /// Hands back what has arrived and was not started.
-async fn hand_back<T: Subscription>(subscription: T) {
-    let rest = subscription.close().await;
+async fn hand_back<H: DeliveryHandle>(rest: Vec<Delivered<H>>) {
     let handed_back = join_all(
         rest.iter()
             .map(|delivered| delivered.handle.nak(Duration::ZERO)),

@@ -91,14 +91,15 @@ impl<S: Store, St: Clone + Send + Sync + 'static> Service<Transacted<S>> for Rou
     }
 
     fn call(&mut self, transacted: Transacted<S>) -> Self::Future {
-        let handler = self.find(&transacted.delivery.envelope.event_type);
+        let handler = self.find(&transacted.delivery.envelope().event_type);
         let state = self.state.clone();
         Box::pin(async move {
             let result = match &handler {
                 Ok(handler) => {
                     let context = transacted.context();
                     let call = HandlerCall {
-                        envelope: &transacted.delivery.envelope,
+                        envelope: transacted.delivery.envelope(),
+                        others: &transacted.delivery.others,
                         context: &context,
                         tx: Some(transacted.tx()),
                         state: &state,
@@ -145,20 +146,21 @@ impl<S: Store, St: Clone + Send + Sync + 'static> Service<Delivery> for Direct<S
     }
 
     fn call(&mut self, delivery: Delivery) -> Self::Future {
-        let handler = self.routes.find(&delivery.envelope.event_type);
+        let handler = self.routes.find(&delivery.envelope().event_type);
         let (state, prepare) = (self.routes.state.clone(), Arc::clone(&self.prepare));
         Box::pin(async move {
             let handler = handler.map_err(DeliveryError::handler)?;
             let context = context_of(&delivery, None, &prepare);
             let call = HandlerCall {
-                envelope: &delivery.envelope,
+                envelope: delivery.envelope(),
+                others: &delivery.others,
                 context: &context,
                 tx: None,
                 state: &state,
             };
             delivery.started.set();
             run(&handler, call).await.map_err(DeliveryError::handler)?;
-            Ok(Outcome::handled())
+            Ok(Outcome::new(1 + delivery.others.len(), 0))
         })
     }
 }

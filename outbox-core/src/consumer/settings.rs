@@ -59,6 +59,26 @@ pub enum BuildError {
         /// The consumer.
         consumer: &'static str,
     },
+    /// A consumer has handlers of single events and handlers of batches.
+    #[error(
+        "consumer `{consumer}` has handlers of single events and handlers of batches (`Vec<..>`), which take their \
+         messages differently; give them different consumer names"
+    )]
+    Mixed {
+        /// The consumer.
+        consumer: &'static str,
+    },
+    /// An option of batches was set on a consumer whose handlers take single events.
+    #[error(
+        "consumer `{consumer}` sets `{option}`, which is for handlers that take a batch: `Vec<..>` as their first \
+         argument"
+    )]
+    NoBatches {
+        /// The consumer.
+        consumer: &'static str,
+        /// The option.
+        option: &'static str,
+    },
     /// Two mounted consumers have the same name.
     #[error(
         "consumer `{consumer}` was mounted twice; put its handlers under one `Consumer`, or they would take each \
@@ -72,6 +92,15 @@ pub enum BuildError {
 
 /// No handler may take longer, so that its time-out can be added to any clock.
 const LONGEST: Duration = Duration::from_hours(24 * 7);
+
+/// How batches are formed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BatchSettings {
+    /// The most messages of one.
+    pub(crate) size: usize,
+    /// How long the first message waits for others.
+    pub(crate) linger: Duration,
+}
 
 /// A consumer's settings.
 #[derive(Debug, Clone)]
@@ -87,6 +116,8 @@ pub(crate) struct Settings {
     pub(crate) ack_wait: Duration,
     pub(crate) newer_version_delay: Duration,
     pub(crate) with_inbox: bool,
+    /// Set if the handlers take batches; then `concurrency` counts them.
+    pub(crate) batch: Option<BatchSettings>,
     start: StartAt,
 }
 
@@ -115,8 +146,25 @@ impl Settings {
             ack_wait,
             newer_version_delay,
             with_inbox,
+            batch: None,
             start,
         }
+    }
+
+    /// The same for handlers that take batches.
+    pub(super) fn in_batches(mut self, options: &HandlerOptions) -> Self {
+        let linger = options.linger.unwrap_or(Duration::from_millis(20));
+        self.batch = Some(BatchSettings {
+            size: options.batch.unwrap_or(100).max(1) as usize,
+            linger: linger.min(self.ack_wait / 4),
+        });
+        self.concurrency = options.concurrency.unwrap_or(2).max(1) as usize;
+        self
+    }
+
+    /// Whether a handler takes events of this type.
+    pub(crate) fn takes(&self, event_type: &str) -> bool {
+        self.event_types.contains(&event_type)
     }
 
     pub(crate) fn spec(&self) -> ConsumerSpec {
@@ -168,6 +216,14 @@ impl Settings {
                 (
                     "timeout",
                     fill(&mut options.timeout, attribute.timeout, overridden.timeout),
+                ),
+                (
+                    "batch",
+                    fill(&mut options.batch, attribute.batch, overridden.batch),
+                ),
+                (
+                    "linger",
+                    fill(&mut options.linger, attribute.linger, overridden.linger),
                 ),
             ] {
                 if differs {

@@ -14,6 +14,9 @@ pub struct ConsumerStatus {
     pub state: ConsumerState,
     /// It has stopped pulling because its database is away.
     pub paused: bool,
+    /// Why its database does not take what it has to record of its messages, which wait meanwhile: it only
+    /// reads, for example, or is full. `None` if it does.
+    pub store_error: Option<String>,
     /// Why replayed dead letters cannot be taken; `None` if they can.
     pub replay_error: Option<String>,
     /// What lies between the stream and it, as of a few seconds ago.
@@ -42,6 +45,7 @@ impl SharedConsumerStatus {
             name: name.to_owned(),
             state: ConsumerState::Stopped,
             paused: false,
+            store_error: None,
             replay_error: None,
             pending: None,
         })))

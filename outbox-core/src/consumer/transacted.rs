@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use tower::util::BoxCloneService;
 
 use super::{
-    context::{Context, Inner},
+    context::{About, Context, Inner},
     delivery::Delivery,
     error::HandlerError,
 };
@@ -23,6 +23,15 @@ pub type TransactedService<S> = BoxCloneService<Transacted<S>, Finished<S>, BoxE
 /// The transaction travels into the handler and comes back with its response. It cannot be cloned,
 /// so a retry layer does not fit here: a second try in a transaction that has already failed would
 /// commit half of the first. Put retries outside the inbox.
+///
+/// ```compile_fail,E0277
+/// # use outbox_core::{Store, Transacted};
+/// fn try_again<Request: Clone>() {}
+///
+/// fn in_the_same_transaction<S: Store>() {
+///     try_again::<Transacted<S>>();
+/// }
+/// ```
 pub struct Transacted<S: Store> {
     pub(crate) delivery: Delivery,
     pub(crate) tx: TxGuard<S>,
@@ -95,19 +104,10 @@ pub(crate) fn context_of(
     events: Option<EventBuffer>,
     prepare: &Arc<Prepare>,
 ) -> Context {
-    let envelope = &delivery.envelope;
     Context::new(Inner {
-        message_id: envelope.id,
+        message: About::of(delivery.envelope()),
         consumer: Arc::clone(&delivery.consumer),
-        event_type: envelope.event_type.clone(),
-        version: envelope.version,
-        subject: envelope.subject.clone(),
-        key: envelope.key.clone(),
-        correlation_id: envelope.correlation_id.clone(),
-        causation_id: envelope.causation_id.clone(),
-        trace: envelope.trace.clone(),
-        headers: envelope.headers.clone(),
-        origin: Some(delivery.origin.clone()),
+        origin: Some(delivery.origin().clone()),
         attempt: delivery.attempt,
         deliveries: delivery.deliveries,
         deadline: Some(delivery.deadline),

@@ -23,7 +23,7 @@ pub(super) enum Verdict {
     Busy,
     /// A counted failure, with the delay that the handler asks for.
     Failed(Option<Duration>),
-    /// Retried slowly, since a deploy may bring the version.
+    /// Waits for a deploy that brings the version: not counted, up to a limit.
     NewerVersion,
     /// Dead-lettered now.
     Dead(DeadReason),

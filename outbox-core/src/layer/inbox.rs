@@ -56,7 +56,8 @@ impl<S: InboxStore, I> Layer<I> for InboxLayer<S> {
 ///
 /// For a delivery it begins a transaction, inserts the inbox row first (a copy of the message that is
 /// being handled elsewhere is waited for), runs the inner service, writes the buffered events, and
-/// commits, all or nothing. A message that has been handled before is a duplicate: nothing runs.
+/// commits, all or nothing. A message that has been handled before is a duplicate: nothing runs. A batch
+/// has its rows inserted by one statement, and the inner service gets those messages that are new.
 ///
 /// The inner service receives the transaction and returns it with its response. If it fails, or is
 /// dropped by a time-out, the transaction is rolled back.
@@ -127,19 +128,22 @@ where
     I: Service<Transacted<S>, Response = Finished<S>, Error: Into<BoxError>>,
 {
     let store = bus.store();
-    let (consumer, id) = (Arc::clone(&delivery.consumer), delivery.envelope.id);
+    let consumer = Arc::clone(&delivery.consumer);
     let in_ledger = delivery.in_ledger;
+    let ids = delivery.ids();
     let tx = TxGuard::begin(store, Pool::Consumer)
         .await
         .map_err(DeliveryError::from)?;
     let fresh = store
-        .record(tx.get(), &consumer, &[id])
+        .record(tx.get(), &consumer, &ids)
         .await
         .map_err(DeliveryError::from)?;
-    if fresh != [true] {
+    let Some(delivery) = delivery.only(&fresh) else {
         roll_back(tx).await;
-        return Ok(Outcome::duplicate());
-    }
+        return Ok(Outcome::new(0, ids.len()));
+    };
+    let (id, handled) = (delivery.envelope().id, 1 + delivery.others.len());
+    let outcome = Outcome::new(handled, ids.len() - handled);
     let transacted = Transacted {
         delivery,
         tx,
@@ -163,7 +167,7 @@ where
             if count > 0 {
                 bus.wake();
             }
-            Ok(Outcome::handled())
+            Ok(outcome)
         }
         Err(error) => Err(not_committed(store, &consumer, id, error, count)
             .await

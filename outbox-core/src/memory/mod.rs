@@ -28,8 +28,8 @@ pub use self::{
     subscription::{MemoryHandle, MemorySubscription},
 };
 use crate::broker::{
-    Broker, BrokerError, BrokerErrorKind, ConsumerSpec, DeadLetter, Origin, Receipt, StartAt,
-    WireMessage,
+    Broker, BrokerError, BrokerErrorKind, Confirmed, ConsumerSpec, DeadLetter, Holding, Origin,
+    Receipt, StartAt, WireMessage,
 };
 
 /// The name of the one stream.
@@ -38,6 +38,11 @@ const STREAM: &str = "memory";
 const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
 
 /// A broker inside the process. Cheap to clone; clones are the same broker.
+///
+/// **It forgets everything when the process ends**: messages that have not been handled, messages that
+/// wait for a retry, and dead letters. Their rows have left the outbox when it confirmed them, so they
+/// are gone. Use it for tests and for trying things out, and a broker that stores messages, such as
+/// `outbox-nats`, where losing them matters.
 ///
 /// ```
 /// use outbox_core::MemoryBroker;
@@ -251,6 +256,28 @@ impl Broker for MemoryBroker {
     }
 
     async fn redelivery_horizon(&self, _: &ConsumerSpec) -> Result<Option<Duration>, BrokerError> {
-        Ok(None)
+        // What was settled does not come again, and nothing is left for a next process.
+        Ok(Some(Duration::ZERO))
+    }
+
+    async fn look_up(&self, confirmed: &[Confirmed]) -> Result<Vec<Holding>, BrokerError> {
+        self.0.online()?;
+        let state = self.0.lock();
+        let answers = confirmed.iter().map(|message| {
+            let entry = usize::try_from(message.sequence.saturating_sub(1))
+                .ok()
+                .and_then(|place| state.log.get(place));
+            let found = entry.is_some_and(|entry| {
+                message.stream == STREAM
+                    && entry.origin.sequence == message.sequence
+                    && entry.message.id == Some(message.id)
+            });
+            if found {
+                Holding::Present
+            } else {
+                Holding::Missing
+            }
+        });
+        Ok(answers.collect())
     }
 }

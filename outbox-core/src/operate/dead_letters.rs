@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{DeadLetterId, OperateError};
 use crate::{
-    broker::{Broker, DeadLetter},
+    broker::{Broker, DeadLetter, Origin},
     bus::Bus,
     headers::Headers,
     store::{HeldFilter, HeldReason, HeldRow, OutboxStore},
@@ -63,10 +63,16 @@ pub struct DeadLetterSummary {
     pub first_error: Option<String>,
     /// Counted failures.
     pub attempts: u32,
+    /// How often the consumer got it; `None` for a row of the outbox.
+    pub deliveries: Option<u64>,
     /// How often it had been replayed.
     pub replays: u32,
+    /// When it failed first, if that is known: of a row, when it was first held.
+    pub first_failed_at: Option<OffsetDateTime>,
     /// When it was given up.
     pub dead_at: OffsetDateTime,
+    /// Where the original is stored; `None` for a row of the outbox.
+    pub origin: Option<Origin>,
     /// The body's size in bytes.
     pub size: usize,
 }
@@ -110,15 +116,8 @@ impl<S: OutboxStore, B: Broker> DeadLetters<S, B> {
         let limit = if filter.limit == 0 { 100 } else { filter.limit };
         let mut found = Vec::new();
         if filter.consumer.is_none() {
-            let dead = HeldFilter {
-                reasons: vec![HeldReason::Dead],
-                after_id: Some(filter.after_outbox),
-                limit,
-                max_bytes: super::LISTING_BYTES,
-                ..HeldFilter::default()
-            };
-            let rows = self.bus.store().held(self.bus.target_name(), &dead).await?;
-            found.extend(rows.iter().map(of_row));
+            self.list_rows(filter.after_outbox, limit, &mut found)
+                .await?;
         }
         let consumer = filter.consumer.as_deref();
         let letters = self
@@ -131,6 +130,31 @@ impl<S: OutboxStore, B: Broker> DeadLetters<S, B> {
                 .map(|(number, letter)| of_letter(*number, letter)),
         );
         Ok(found)
+    }
+
+    /// Adds up to `limit` dead rows. Large ones are read a part at a time, and their bodies dropped.
+    async fn list_rows(
+        &self,
+        mut after: i64,
+        limit: u32,
+        found: &mut Vec<DeadLetterSummary>,
+    ) -> Result<(), OperateError> {
+        let mut left = limit;
+        while left > 0 {
+            let dead = HeldFilter {
+                reasons: vec![HeldReason::Dead],
+                after_id: Some(after),
+                limit: left,
+                max_bytes: super::LISTING_BYTES,
+                ..HeldFilter::default()
+            };
+            let rows = self.bus.store().held(self.bus.target_name(), &dead).await?;
+            let Some(last) = rows.last() else { break };
+            after = last.id;
+            left = left.saturating_sub(u32::try_from(rows.len()).unwrap_or(left));
+            found.extend(rows.iter().map(of_row));
+        }
+        Ok(())
     }
 
     /// One dead letter with its body; `None` if there is none of this id (any more).
@@ -226,8 +250,11 @@ fn of_row(held: &HeldRow) -> DeadLetterSummary {
             .filter(|first| Some(*first) != held.last_error.as_deref())
             .map(|error| one_line(error, 1000)),
         attempts: held.attempts,
+        deliveries: None,
         replays: 0,
+        first_failed_at: Some(held.held_at),
         dead_at: held.changed_at,
+        origin: None,
         size: held.row.payload.len(),
     }
 }
@@ -252,8 +279,11 @@ fn of_letter(number: u64, letter: &DeadLetter) -> DeadLetterSummary {
             .as_deref()
             .map(|error| one_line(error, 1000)),
         attempts: letter.attempts,
+        deliveries: Some(letter.deliveries),
         replays: letter.replays,
+        first_failed_at: letter.first_failed_at,
         dead_at: letter.dead_at,
+        origin: Some(letter.origin.clone()),
         size: letter.message.payload.len(),
     }
 }

@@ -11,6 +11,6 @@ pub enum OperateError {
     #[error("the outbox could not be asked")]
     Store(#[from] StoreError),
     /// The broker's side.
-    #[error("the dead-letter stream could not be asked")]
+    #[error("the broker could not be asked")]
     Broker(#[from] BrokerError),
 }

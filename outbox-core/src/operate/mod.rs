@@ -1,9 +1,11 @@
 //! Putting things right: what waits, what failed and why, and the way back.
 
+mod audit;
 mod dead_letters;
 mod error;
 mod id;
 
+pub use audit::{Audit, AuditRange, AuditReport, MissingMessage};
 pub use dead_letters::{DeadLetterDetail, DeadLetterFilter, DeadLetterSummary, DeadLetters};
 pub use error::OperateError;
 pub use id::{DeadLetterId, InvalidDeadLetterId};
@@ -33,6 +35,8 @@ impl<S: OutboxStore> Bus<S> {
     }
 
     /// Held rows of these reasons (all, if none is given) with an id above `after`, lowest first.
+    ///
+    /// Fewer than `limit` if their payloads exceed 16 MiB: go on after the last id until none comes.
     ///
     /// # Errors
     ///

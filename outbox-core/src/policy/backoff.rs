@@ -27,7 +27,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Doubles from `initial` up to `max`.
+    /// Doubles from `initial` up to `max`; each delay is drawn between half of that and the whole.
     #[must_use]
     pub const fn exponential(initial: Duration, max: Duration) -> Self {
         Self {
@@ -37,7 +37,7 @@ impl Backoff {
         }
     }
 
-    /// Always `delay`.
+    /// Does not grow: each delay is drawn between half of `delay` and the whole.
     #[must_use]
     pub const fn fixed(delay: Duration) -> Self {
         Self {

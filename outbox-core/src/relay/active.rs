@@ -1,6 +1,6 @@
 //! Taking, keeping and giving up the lease.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -23,6 +23,9 @@ use crate::{
 const RETRY: Backoff = Backoff::exponential(Duration::from_millis(200), Duration::from_secs(5));
 /// How long the last deletions and the release may take.
 const LAST_STATEMENTS: Duration = Duration::from_secs(3);
+/// A database that is silent for so long is a problem.
+const SILENCE: Duration = Duration::from_secs(5);
+const BROKER_AWAY: &str = "the relay cannot reach its broker; events wait in the outbox";
 
 /// What [`Relay::dispatch_batch`] did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -96,7 +99,7 @@ pub(super) async fn run<S: OutboxStore, B: Broker>(
     let mut released = true;
     while !stop.is_cancelled() {
         telemetry::relay_leader(&target, false);
-        let wait = match acquire(relay).await {
+        let wait = match watched(relay, acquire(relay)).await {
             Ok(taken) => {
                 outage.worked(&target);
                 relay.status.update(|status| {
@@ -186,6 +189,24 @@ async fn acquire<S: OutboxStore, B: Broker>(
     }))
 }
 
+/// Waits for the database, and says so if that takes long: a server that is frozen reports no error.
+async fn watched<S: OutboxStore, B: Broker, T>(
+    relay: &Relay<S, B>,
+    work: impl Future<Output = T>,
+) -> T {
+    let mut work = pin!(work);
+    tokio::select! {
+        biased;
+        done = &mut work => return done,
+        () = sleep(SILENCE) => {}
+    }
+    let text = format!("no answer for {} s", SILENCE.as_secs());
+    relay
+        .status
+        .update(|status| status.store_error = Some(text));
+    work.await
+}
+
 /// Opens a publisher within half a lease.
 async fn open<S: OutboxStore, B: Broker>(relay: &Relay<S, B>) -> Result<B::Publisher, BrokerError> {
     let late = || {
@@ -246,6 +267,11 @@ async fn active<S: OutboxStore, B: Broker>(
             // Before anything else: what it still has queued must not outlive the lease.
             publisher = None;
         }
+        match end {
+            End::Stopped | End::Rebuild => {}
+            End::LeaseLost => step_down(relay, &lease, None),
+            End::BrokerAway => step_down(relay, &lease, Some(BROKER_AWAY)),
+        }
         let settled = timeout(LAST_STATEMENTS, unsettled.settle()).await.is_ok();
         tracing::debug!(target_name = %lease.target, ?end, settled, "the relay's engine ended");
         match end {
@@ -264,9 +290,6 @@ async fn active<S: OutboxStore, B: Broker>(
             }
             End::BrokerAway => {
                 tracing::warn!(target_name = %lease.target, "the relay cannot reach its broker and lets another host try");
-                let text =
-                    "the relay cannot reach its broker; events wait in the outbox".to_owned();
-                relay.status.update(|status| status.problem = Some(text));
                 release(store, &lease).await;
                 return Next::StandBack;
             }
@@ -283,12 +306,26 @@ async fn active<S: OutboxStore, B: Broker>(
                 }
                 match renew(store, &lease).await {
                     Some(at) => acquired = at,
-                    None => return Next::Standby,
+                    None => {
+                        step_down(relay, &lease, None);
+                        return Next::Standby;
+                    }
                 }
             }
         }
     }
     Next::Standby
+}
+
+/// Says that this relay is not the active one any more, before another one can be.
+fn step_down<S: OutboxStore, B: Broker>(relay: &Relay<S, B>, lease: &Lease, problem: Option<&str>) {
+    relay.status.update(|status| {
+        status.state = RelayState::Standby;
+        status.broker_connected = false;
+        status.problem = problem.map(str::to_owned);
+        status.unavailable.clear();
+    });
+    telemetry::relay_leader(&lease.target, false);
 }
 
 /// Renews the lease. Returns from when it counts, or `None` if it is not certainly ours.

@@ -18,7 +18,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    hands::{Change, DrainRead, Hands, Move, SettledHeld, Tally},
+    hands::{AckedHeld, Change, DRAINS, DrainRead, Hands, Move, Tally},
     lanes::LaneId,
     options::{DeadHead, RelayOptions},
     poll::Poll,
@@ -52,6 +52,8 @@ const REPAIR_EVERY: Duration = Duration::from_secs(5);
 const FLOOR_EVERY: Duration = Duration::from_millis(500);
 /// Held rows read at once.
 const HELD_ROWS: u32 = 256;
+/// How soon to look for held rows again when more of them can be taken up.
+const SCAN_SOON: Duration = Duration::from_millis(5);
 /// Held rows of one key read at once.
 const DRAIN_ROWS: u32 = 20;
 
@@ -97,7 +99,7 @@ enum Done {
         proves: Option<i64>,
     },
     Settled(Vec<Settled>, Result<u64, StoreError>),
-    SettledHeld(Vec<SettledHeld>, Result<u64, StoreError>),
+    SettledHeld(Vec<AckedHeld>, Result<u64, StoreError>),
     Moved(Vec<Move>, Result<(), StoreError>),
     Changed(Vec<Change>, Result<(), StoreError>),
     Renewed(Instant, Result<(), StoreError>),
@@ -165,7 +167,8 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
             lease.target.clone(),
             options.batch,
             options.batch_bytes,
-        );
+        )
+        .keeping(options.retention.keeps());
         Self {
             hands: Hands::new(options),
             poll: Poll::new(options.idle_poll, parts.signal.seen(), now),
@@ -254,17 +257,13 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
     /// Drops the publisher and everything in flight, and keeps what is acknowledged and not deleted.
     pub(super) fn into_unsettled(self) -> Unsettled<S> {
         let Self {
-            parts,
             source,
-            lease,
             hands,
             tasks,
             ..
         } = self;
         Unsettled {
-            store: parts.store,
             source,
-            target: lease.target,
             hands,
             tasks,
         }
@@ -489,10 +488,10 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
             let rows = self.hands.take_acked_held();
             if !rows.is_empty() {
                 self.busy.settle_held = true;
-                let (store, target) = (self.parts.store.clone(), self.lease.target.clone());
+                let source = self.source.clone();
                 self.tasks.spawn(async move {
-                    let ids: Vec<_> = rows.iter().map(|row| (row.id, row.message_id)).collect();
-                    let result = store.settle_held(&target, &ids).await;
+                    let settled: Vec<_> = rows.iter().map(|acked| acked.row.clone()).collect();
+                    let result = source.settle_held(&settled).await;
                     Done::SettledHeld(rows, result)
                 });
             }
@@ -542,8 +541,11 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
         self.reads += 1;
         self.poll.reading(self.parts.signal.seen());
         let source = self.source.clone();
-        let (floor, exclude, proves) =
-            (self.floor.get(), self.hands.in_hand(), self.floor.pending());
+        let (floor, exclude, proves) = (
+            self.floor.below(now),
+            self.hands.in_hand(),
+            self.floor.pending(),
+        );
         self.tasks.spawn(async move {
             Done::Read {
                 began: now,
@@ -572,7 +574,8 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
                 key: Some(read.key.to_string()),
                 exclude_ids: read.exclude_ids.clone(),
                 limit: DRAIN_ROWS,
-                max_bytes: self.parts.options.batch_bytes,
+                // Many keys are read at a time, and together they must fit into memory.
+                max_bytes: self.parts.options.in_hand_bytes / DRAINS,
                 ..HeldFilter::default()
             };
             self.tasks.spawn(async move {
@@ -588,10 +591,14 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
             self.scan_again |= self.busy.scan;
             self.scan_at = now;
         }
+        if self.hands.take_room_for_key() {
+            self.scan_at = self.scan_at.min(now + SCAN_SOON);
+        }
         if self.busy.scan || now < self.scan_at || (self.mode == Mode::Once && self.scans > 0) {
             return;
         }
-        if !self.has_room() {
+        // While the broker is away, what is due would be read again and again.
+        if !self.has_room() || self.broker_down_since.is_some() {
             self.scan_at = now + BROKER_POLL;
             return;
         }
@@ -602,6 +609,7 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
             reasons: vec![HeldReason::Failing],
             due: true,
             exclude_ids: self.hands.held_in_hand(),
+            exclude_keys: self.hands.keys_in_hand(),
             limit: self.held_rows(),
             max_bytes: self.parts.options.batch_bytes,
             exclude_subjects: self.hands.lanes.paused_subjects(),
@@ -739,13 +747,16 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
                     if released > 0 {
                         self.poll.signalled_now(now);
                     }
-                    // A full scan may have left rows behind.
-                    if rows.len() >= self.held_rows() as usize || released > 0 {
-                        self.scan_at = now + Duration::from_millis(5);
-                    }
+                    // A full scan may have left rows behind; one that is cut by bytes is full, too.
+                    let bytes: usize = rows.iter().map(|row| row.row.payload.len()).sum();
+                    let full = rows.len() >= self.held_rows() as usize
+                        || bytes >= self.parts.options.batch_bytes / 2;
                     self.scan_waiting = rows.iter().any(|row| row.reason == HeldReason::Waiting)
                         || !self.hands.lanes.paused_subjects().is_empty();
-                    self.hands.admit_held(rows);
+                    let taken = self.hands.admit_held(rows);
+                    if released > 0 || (full && taken > 0) {
+                        self.scan_at = now + SCAN_SOON;
+                    }
                 }
                 // What it was told to leave out may be what has come back meanwhile.
                 if std::mem::take(&mut self.scan_again) {
@@ -753,7 +764,7 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
                     self.scan_at = now;
                 }
                 if let Some(due) = next_due {
-                    self.scan_at = self.scan_at.min(now + due.max(Duration::from_millis(5)));
+                    self.scan_at = self.scan_at.min(now + due.max(SCAN_SOON));
                 }
             }
             Done::Drained(read, rows) => match self.store_result(rows, now)? {
@@ -817,11 +828,9 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
     }
 }
 
-/// What an engine leaves: acknowledged rows that are not deleted yet.
+/// What an engine leaves: acknowledged rows that are not settled yet.
 pub(super) struct Unsettled<S: OutboxStore> {
-    store: S,
     source: TableSource<S>,
-    target: String,
     hands: Hands,
     tasks: JoinSet<Done>,
 }
@@ -841,14 +850,14 @@ impl<S: OutboxStore> Unsettled<S> {
             .hands
             .take_acked_held()
             .iter()
-            .map(|row| (row.id, row.message_id))
+            .map(|acked| acked.row.clone())
             .collect();
         let settled = async {
             if !rows.is_empty() {
                 self.source.settle(&rows).await?;
             }
             if !held.is_empty() {
-                self.store.settle_held(&self.target, &held).await?;
+                self.source.settle_held(&held).await?;
             }
             Ok::<_, StoreError>(())
         };

@@ -19,7 +19,6 @@ use std::{
 };
 
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use super::{
     DeadHead,
@@ -30,7 +29,7 @@ use super::{
 };
 use crate::{
     broker::{FailureKind, PublishFailure, Receipt},
-    store::{HeldChange, HeldReason, HeldRow, HoldMove, OutboxRow, SeqRuns, Settled},
+    store::{HeldChange, HeldReason, HeldRow, HoldMove, OutboxRow, SeqRuns, Settled, SettledHeld},
 };
 
 /// Rows of a recovering key that wait in memory before they are parked.
@@ -42,7 +41,7 @@ const HELD_KEEP: usize = 8;
 /// The share of the hands that rows of paused lanes may keep when the hands are full.
 const PAUSED_SHARE: usize = 4;
 /// Keys whose held rows are taken up at the same time.
-const DRAINS: usize = 64;
+pub(super) const DRAINS: usize = 64;
 
 /// Where a row in hand is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,11 +78,10 @@ pub(super) struct Change {
     pub(super) key: Option<Arc<str>>,
 }
 
-/// A held row that was acknowledged and is to be deleted.
+/// A held row that was acknowledged and is to be deleted, and the key that it belongs to.
 #[derive(Debug)]
-pub(super) struct SettledHeld {
-    pub(super) id: i64,
-    pub(super) message_id: Uuid,
+pub(super) struct AckedHeld {
+    pub(super) row: SettledHeld,
     pub(super) key: Option<Arc<str>>,
 }
 
@@ -124,8 +122,12 @@ pub(super) struct Hands {
     pub(super) lanes: Lanes,
     order: u64,
     drains: usize,
+    /// A key with due rows was refused, since as many as are allowed were being taken up.
+    refused_key: bool,
+    /// Such a key may be taken up now.
+    room_for_key: bool,
     acked: Vec<Settled>,
-    acked_held: Vec<SettledHeld>,
+    acked_held: Vec<AckedHeld>,
     moves: VecDeque<Move>,
     changes: Vec<Change>,
     drain_reads: Vec<DrainRead>,
@@ -154,6 +156,8 @@ impl Hands {
             lanes: Lanes::default(),
             order: 0,
             drains: 0,
+            refused_key: false,
+            room_for_key: false,
             acked: Vec::new(),
             acked_held: Vec::new(),
             moves: VecDeque::new(),
@@ -186,6 +190,11 @@ impl Hands {
     /// The held ids that a scan is to leave out.
     pub(super) fn held_in_hand(&self) -> Vec<i64> {
         self.held_ids.iter().copied().collect()
+    }
+
+    /// The keys that a scan is to leave out: they are being taken up, each by itself.
+    pub(super) fn keys_in_hand(&self) -> Vec<String> {
+        self.keys.recovering().map(ToString::to_string).collect()
     }
 
     /// Nothing is waiting to be settled, moved or changed.
@@ -249,11 +258,14 @@ impl Hands {
     }
 
     /// Takes held rows that are due or wait: rows without a key are sent, keys are taken up again.
-    pub(super) fn admit_held(&mut self, rows: Vec<HeldRow>) {
+    /// Returns how many rows and keys that were.
+    pub(super) fn admit_held(&mut self, rows: Vec<HeldRow>) -> usize {
+        let mut taken = 0;
         for held in rows {
             match &held.row.key {
                 None => {
                     if self.held_ids.insert(held.id) {
+                        taken += 1;
                         let token =
                             self.take_in(held.row, Place::Held(held.id), None, held.attempts);
                         self.ready.push_back(token);
@@ -264,13 +276,25 @@ impl Hands {
                     let key = self.keys.entry(&name);
                     let active = key.active;
                     let known = key.held.get_or_insert_with(HeldKey::default);
-                    if matches!(known.drain, Drain::Idle) && !active && self.drains < DRAINS {
+                    if !matches!(known.drain, Drain::Idle) || active {
+                        continue;
+                    }
+                    if self.drains < DRAINS {
+                        taken += 1;
                         self.set_drain(&name, Drain::Wanted);
                         self.read_if_wanted(&name);
+                    } else {
+                        self.refused_key = true;
                     }
                 }
             }
         }
+        taken
+    }
+
+    /// Whether a key that was refused for lack of room may be taken up now.
+    pub(super) const fn take_room_for_key(&mut self) -> bool {
+        mem::replace(&mut self.room_for_key, false)
     }
 
     fn take_in(
@@ -311,7 +335,10 @@ impl Hands {
         let old = mem::replace(&mut held.drain, drain);
         match (old.recovering(), now) {
             (false, true) => self.drains += 1,
-            (true, false) => self.drains = self.drains.saturating_sub(1),
+            (true, false) => {
+                self.drains = self.drains.saturating_sub(1);
+                self.room_for_key |= mem::take(&mut self.refused_key);
+            }
             _ => {}
         }
         old
@@ -576,9 +603,13 @@ impl Hands {
                 stream_seq: receipt.sequence,
             }),
             Place::Held(id) => {
-                self.acked_held.push(SettledHeld {
-                    id,
-                    message_id: row.data.id,
+                self.acked_held.push(AckedHeld {
+                    row: SettledHeld {
+                        id,
+                        message_id: row.data.id,
+                        stream: Arc::clone(&receipt.stream),
+                        stream_seq: receipt.sequence,
+                    },
                     key: row.key.clone(),
                 });
             }
@@ -997,20 +1028,19 @@ impl Hands {
         }
     }
 
-    pub(super) fn take_acked_held(&mut self) -> Vec<SettledHeld> {
+    pub(super) fn take_acked_held(&mut self) -> Vec<AckedHeld> {
         mem::take(&mut self.acked_held)
     }
 
-    pub(super) fn return_acked_held(&mut self, mut rows: Vec<SettledHeld>) {
+    pub(super) fn return_acked_held(&mut self, mut rows: Vec<AckedHeld>) {
         rows.append(&mut self.acked_held);
         self.acked_held = rows;
     }
 
-    pub(super) fn settled_held(&mut self, rows: &[SettledHeld]) {
-        for row in rows {
+    pub(super) fn settled_held(&mut self, rows: &[AckedHeld]) {
+        for AckedHeld { row, key } in rows {
             self.held_ids.remove(&row.id);
-            if let Some(held) = row
-                .key
+            if let Some(held) = key
                 .as_ref()
                 .and_then(|name| self.keys.get_mut(name))
                 .and_then(|key| key.held.as_mut())

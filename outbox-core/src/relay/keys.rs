@@ -80,6 +80,16 @@ impl Keys {
         self.0.remove(name);
     }
 
+    /// The keys whose held rows are being taken up.
+    pub(super) fn recovering(&self) -> impl Iterator<Item = &Arc<str>> {
+        let recovering =
+            |key: &Key| (key.held.as_ref()).is_some_and(|held| held.drain.recovering());
+        self.0
+            .iter()
+            .filter(move |(_, key)| recovering(key))
+            .map(|(name, _)| name)
+    }
+
     pub(super) fn any_held(&self) -> bool {
         self.0.values().any(|key| key.held.is_some())
     }

@@ -5,9 +5,10 @@
 //! * `active`: taking, keeping and giving up the lease around an engine;
 //! * `engine`: the task that overlaps reading, publishing and settling;
 //! * `hands`, `keys`, `lanes`: what it has in hand, as a state machine without I/O;
-//! * `source`: where rows come from; `poll`: when to look.
+//! * `source`: where rows come from; `poll`: when to look; `archive`: what is kept of published rows.
 
 mod active;
+mod archive;
 mod engine;
 mod hands;
 mod keys;
@@ -27,6 +28,7 @@ use std::fmt;
 use tokio_util::sync::CancellationToken;
 
 pub use active::{DispatchError, Dispatched};
+pub use archive::Retention;
 pub use options::{DeadHead, RelayOptions};
 pub(crate) use status::SharedStatus;
 pub use status::{RelayState, RelayStatus};
@@ -100,12 +102,12 @@ impl<S: OutboxStore, B: Broker> Relay<S, B> {
     ///
     /// Dropping the future loses nothing; the lease then has to run out before another relay starts.
     pub async fn run(&self, stop: CancellationToken) {
-        active::run(self, &stop).await;
+        self.run_until(stop).await;
     }
 
     /// As [`run`](Self::run); returns whether no lease is left that has to run out.
     pub(crate) async fn run_until(&self, stop: CancellationToken) -> bool {
-        active::run(self, &stop).await
+        archive::beside(self, active::run(self, &stop)).await
     }
 
     /// Reads one batch with the held rows that are due, publishes it, awaits all answers, settles,
@@ -115,7 +117,9 @@ impl<S: OutboxStore, B: Broker> Relay<S, B> {
     ///
     /// [`DispatchError::NotActive`] if another relay holds the lease.
     pub async fn dispatch_batch(&self) -> Result<Dispatched, DispatchError> {
-        active::dispatch_batch(self).await
+        let dispatched = active::dispatch_batch(self).await?;
+        archive::prune_some(self).await;
+        Ok(dispatched)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::archive::Retention;
 use crate::policy::Backoff;
 
 /// What a dead row does to the later rows of its ordering key.
@@ -38,6 +39,7 @@ pub struct RelayOptions {
     pub(crate) max_attempts: u32,
     pub(crate) backoff: Backoff,
     pub(crate) dead_head: DeadHead,
+    pub(crate) retention: Retention,
 }
 
 impl Default for RelayOptions {
@@ -54,6 +56,7 @@ impl Default for RelayOptions {
             max_attempts: 10,
             backoff: Backoff::default(),
             dead_head: DeadHead::Continue,
+            retention: Retention::Delete,
         }
     }
 }
@@ -117,6 +120,12 @@ impl RelayOptions {
     /// What a dead row does to its followers. Default: they go on.
     pub const fn dead_head(mut self, policy: DeadHead) -> Self {
         self.dead_head = policy;
+        self
+    }
+
+    /// What becomes of a row that the broker has confirmed. Default: it is deleted.
+    pub const fn retention(mut self, retention: Retention) -> Self {
+        self.retention = retention;
         self
     }
 }

@@ -5,18 +5,19 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use super::{
     RelayOptions,
-    engine::{Engine, Mode, Parts},
+    engine::{End, Engine, Mode, Parts},
     hands::Hands,
     status::SharedStatus,
 };
 use crate::{
+    Bus, MemoryBroker, Relay,
     broker::{FailureKind, PublishFailure, Publisher, Receipt, WireMessage},
     bus::Signal,
     error::{StoreError, StoreErrorKind},
@@ -192,7 +193,53 @@ struct Fake(Arc<Inner>);
 struct Inner {
     outbox: Mutex<BTreeMap<i64, OutboxRow>>,
     held: Mutex<BTreeMap<i64, HeldRow>>,
+    /// Every statement fails.
+    away: AtomicBool,
+    /// Taking the lease is not answered.
+    frozen: AtomicBool,
+    /// An operator deletes the first row before the next move.
+    rival: AtomicBool,
+    /// Statements so far.
+    asked: AtomicUsize,
+    /// Bytes of all rows that were read from the outbox.
+    read: AtomicUsize,
+    /// When failing rows are due.
+    due: Mutex<BTreeMap<i64, Instant>>,
     on_waiting_scan: Mutex<Option<Arc<AtomicBool>>>,
+    /// Scans for held rows that are due.
+    scans: AtomicUsize,
+    /// Bytes of held rows that were read by key and are still there, and the most that there ever were.
+    lent: Mutex<BTreeMap<i64, usize>>,
+    most_lent: AtomicUsize,
+}
+impl Fake {
+    fn insert(&self, row: OutboxRow) {
+        self.0.outbox.lock().unwrap().insert(row.seq, row);
+    }
+
+    fn insert_held(&self, row: OutboxRow, reason: HeldReason) {
+        if reason == HeldReason::Failing {
+            self.0.due.lock().unwrap().insert(row.seq, Instant::now());
+        }
+        let row = held(row.seq, row, reason);
+        self.0.held.lock().unwrap().insert(row.id, row);
+    }
+
+    fn ask(&self) -> Result<(), StoreError> {
+        self.0.asked.fetch_add(1, Ordering::SeqCst);
+        if self.0.away.load(Ordering::SeqCst) {
+            let cause = "connection refused";
+            return Err(StoreError::new(StoreErrorKind::Unavailable, "ask", cause));
+        }
+        Ok(())
+    }
+
+    fn due_in(&self, id: i64) -> Duration {
+        let due = self.0.due.lock().unwrap().get(&id).copied();
+        due.map_or(Duration::ZERO, |due| {
+            due.saturating_duration_since(Instant::now())
+        })
+    }
 }
 impl Store for Fake {
     type Tx = ();
@@ -223,15 +270,22 @@ impl Store for Fake {
 }
 impl OutboxStore for Fake {
     async fn acquire(&self, _: &str, _: Uuid, _: Duration) -> Result<Option<i64>, StoreError> {
+        self.ask()?;
+        while self.0.frozen.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
         Ok(Some(1))
     }
     async fn renew(&self, _: &Lease) -> Result<(), StoreError> {
+        self.ask()?;
         Ok(())
     }
     async fn release(&self, _: &Lease) -> Result<(), StoreError> {
+        self.ask()?;
         Ok(())
     }
     async fn read(&self, _: &str, q: &ReadQuery) -> Result<Vec<OutboxRow>, StoreError> {
+        self.ask()?;
         let mut bytes = 0;
         let rows = self
             .0
@@ -253,11 +307,14 @@ impl OutboxStore for Fake {
                 *i == 0 || bytes <= q.max_bytes
             })
             .map(|(_, r)| r.clone())
-            .collect();
+            .collect::<Vec<_>>();
+        let size = rows.iter().map(|r| r.payload.len()).sum();
+        self.0.read.fetch_add(size, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(2)).await;
         Ok(rows)
     }
     async fn settle(&self, _: &str, rows: &[Settled]) -> Result<u64, StoreError> {
+        self.ask()?;
         let mut o = self.0.outbox.lock().unwrap();
         for r in rows {
             o.remove(&r.seq);
@@ -265,17 +322,32 @@ impl OutboxStore for Fake {
         Ok(rows.len() as u64)
     }
     async fn hold(&self, _: &Lease, moves: &[HoldMove]) -> Result<(), StoreError> {
+        self.ask()?;
         let mut o = self.0.outbox.lock().unwrap();
         let mut h = self.0.held.lock().unwrap();
+        if self.0.rival.swap(false, Ordering::SeqCst) {
+            o.pop_first();
+        }
+        if moves.iter().any(|m| !o.contains_key(&m.seq)) {
+            let cause = "not all rows were there; nothing was moved";
+            return Err(StoreError::new(StoreErrorKind::Other, "move", cause));
+        }
         for m in moves {
             let r = o.remove(&m.seq).unwrap();
             let mut x = held(r.seq, r, m.reason);
             x.attempts = m.attempts;
+            if m.reason == HeldReason::Failing {
+                let due = Instant::now() + m.due_in;
+                self.0.due.lock().unwrap().insert(x.id, due);
+            }
             h.insert(x.id, x);
         }
         Ok(())
     }
     async fn held(&self, _: &str, f: &HeldFilter) -> Result<Vec<HeldRow>, StoreError> {
+        self.ask()?;
+        self.0.scans.fetch_add(usize::from(f.due), Ordering::SeqCst);
+        let mut bytes = 0;
         let rows: Vec<_> = self
             .0
             .held
@@ -287,9 +359,32 @@ impl OutboxStore for Fake {
                 !f.exclude_ids.contains(&r.id) && !f.exclude_subjects.contains(&r.row.subject)
             })
             .filter(|r| f.key.is_none() || r.row.key == f.key)
+            .filter(|r| {
+                r.row
+                    .key
+                    .as_ref()
+                    .is_none_or(|key| !f.exclude_keys.contains(key))
+            })
+            .filter(|r| !f.due || self.due_in(r.id).is_zero())
             .take(f.limit as usize)
-            .cloned()
+            .enumerate()
+            .take_while(|(i, r)| {
+                bytes += r.row.payload.len();
+                *i == 0 || bytes <= f.max_bytes
+            })
+            .map(|(_, r)| HeldRow {
+                due_in: self.due_in(r.id),
+                ..r.clone()
+            })
             .collect();
+        if f.key.is_some() {
+            let mut lent = self.0.lent.lock().unwrap();
+            lent.extend(rows.iter().map(|r| (r.id, r.row.payload.len())));
+            self.0
+                .most_lent
+                .fetch_max(lent.values().sum(), Ordering::SeqCst);
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
         if f.reasons == [HeldReason::Waiting] && !f.exclude_subjects.is_empty() {
             // this scan's snapshot is taken; the stream comes back while its answer is on the way
             let hook = self.0.on_waiting_scan.lock().unwrap().take();
@@ -301,32 +396,49 @@ impl OutboxStore for Fake {
         Ok(rows)
     }
     async fn held_keys(&self, _: &str, _: bool) -> Result<Vec<String>, StoreError> {
+        self.ask()?;
         Ok(vec![])
     }
-    async fn change_held(&self, _: &Lease, _: &[HeldChange]) -> Result<(), StoreError> {
+    async fn change_held(&self, _: &Lease, changes: &[HeldChange]) -> Result<(), StoreError> {
+        self.ask()?;
+        let mut h = self.0.held.lock().unwrap();
+        for c in changes {
+            let x = h.get_mut(&c.id).unwrap();
+            (x.reason, x.attempts) = (c.reason, c.attempts);
+            let due = Instant::now() + c.due_in;
+            self.0.due.lock().unwrap().insert(c.id, due);
+        }
         Ok(())
     }
     async fn settle_held(&self, _: &str, rows: &[(i64, Uuid)]) -> Result<u64, StoreError> {
+        self.ask()?;
         let mut h = self.0.held.lock().unwrap();
         for r in rows {
             h.remove(&r.0);
+            self.0.lent.lock().unwrap().remove(&r.0);
         }
         Ok(rows.len() as u64)
     }
     async fn release_due(&self, _: &Lease, _: u32) -> Result<u64, StoreError> {
+        self.ask()?;
         Ok(0)
     }
     async fn repair_heads(&self, _: &Lease, _: bool) -> Result<u64, StoreError> {
+        self.ask()?;
         Ok(0)
     }
     async fn next_due(&self, _: &str) -> Result<Option<Duration>, StoreError> {
-        Ok(None)
+        self.ask()?;
+        let held = self.0.held.lock().unwrap();
+        let failing = held.values().filter(|r| r.reason == HeldReason::Failing);
+        Ok(failing.map(|r| self.due_in(r.id)).min())
     }
     async fn probe_floor(
         &self,
         _: &str,
         last: Option<FloorProbe>,
     ) -> Result<Option<FloorProbe>, StoreError> {
+        self.ask()?;
         let c = self
             .0
             .outbox
@@ -358,9 +470,14 @@ impl OutboxStore for Fake {
         Ok(false)
     }
 }
+/// Answers by subject: `good` is confirmed, `refused` refused, `slow` never answered in time, and all
+/// else unavailable until it is open.
+#[derive(Default)]
 struct Pub {
     open: Arc<AtomicBool>,
     delay: Duration,
+    away: bool,
+    sent: Arc<Mutex<Vec<Uuid>>>,
 }
 impl Publisher for Pub {
     fn publish(
@@ -368,8 +485,16 @@ impl Publisher for Pub {
         m: WireMessage,
     ) -> impl Future<Output = Result<Receipt, PublishFailure>> + Send + 'static {
         let (open, delay) = (self.open.clone(), self.delay);
+        self.sent.lock().unwrap().extend(m.id);
         async move {
             tokio::time::sleep(delay).await;
+            if m.subject == "refused" {
+                return Err(PublishFailure::new(FailureKind::Rejected, "too large"));
+            }
+            if m.subject == "slow" {
+                tokio::time::sleep(Duration::from_secs(5)).await;
+                return Err(PublishFailure::new(FailureKind::TimedOut, "no answer"));
+            }
             if m.subject == "good" || open.load(Ordering::SeqCst) {
                 Ok(receipt(if m.subject == "good" { "G" } else { "S" }))
             } else {
@@ -381,7 +506,7 @@ impl Publisher for Pub {
         Ok(())
     }
     fn connected(&self) -> bool {
-        true
+        !self.away
     }
 }
 fn engine(
@@ -423,6 +548,7 @@ async fn the_floor_never_passes_rows_that_the_byte_limit_left_out() {
     let p = Pub {
         open: Arc::default(),
         delay: Duration::from_millis(60),
+        ..Pub::default()
     };
     let mut e = engine(&store, p, RelayOptions::default(), SharedStatus::default());
     let stop = CancellationToken::new();
@@ -449,6 +575,7 @@ async fn a_scan_that_is_under_way_when_a_stream_comes_back_strands_nothing() {
     let p = Pub {
         open: open.clone(),
         delay: Duration::from_millis(1),
+        ..Pub::default()
     };
     let mut e = engine(
         &store,
@@ -486,6 +613,7 @@ async fn health_names_the_unavailable_stream() {
     let p = Pub {
         open: Arc::default(),
         delay: Duration::from_millis(1),
+        ..Pub::default()
     };
     let mut e = engine(&store, p, RelayOptions::default(), status.clone());
     let stop = CancellationToken::new();
@@ -495,4 +623,240 @@ async fn health_names_the_unavailable_stream() {
         "a minute of nothing but `unavailable`: {:?}",
         status.get()
     );
+}
+
+/// Of a batch, one row is refused and one never answered: each goes its own way, and the others go once.
+#[tokio::test(start_paused = true)]
+async fn a_failing_row_of_a_batch_sends_no_other_again() {
+    let store = Fake::default();
+    for seq in 1..=10 {
+        let subject = match seq {
+            3 => "refused",
+            7 => "slow",
+            _ => "good",
+        };
+        store.insert(row(seq, None, subject, 10));
+    }
+    let publisher = Pub::default();
+    let sent = Arc::clone(&publisher.sent);
+    let options = RelayOptions::default().batch(10).max_attempts(3);
+    let mut engine = engine(&store, publisher, options, SharedStatus::default());
+    let stop = CancellationToken::new();
+    let _ = tokio::time::timeout(Duration::from_secs(120), engine.run(&stop)).await;
+    let sent = sent.lock().unwrap();
+    let times = |seq: u128| sent.iter().filter(|id| id.as_u128() == seq).count();
+    let good: Vec<usize> = [1, 2, 4, 5, 6, 8, 9, 10].map(times).into();
+    assert_eq!(good, [1; 8]);
+    assert_eq!(times(3), 3, "as often as it may fail");
+    assert_eq!(times(7), 4, "its first time-out is not counted");
+    let held = store.0.held.lock().unwrap();
+    let dead: Vec<_> = held
+        .values()
+        .map(|r| (r.id, r.reason, r.attempts))
+        .collect();
+    assert_eq!(dead, [(3, HeldReason::Dead, 3), (7, HeldReason::Dead, 3)]);
+    let tally = engine.tally();
+    assert_eq!((tally.published, tally.failed, tally.dead), (8, 6, 2));
+}
+
+/// What is read at a time of the held rows of many keys fits into memory.
+#[tokio::test(start_paused = true)]
+async fn large_held_rows_of_many_keys_fit_into_memory() {
+    const MIB: usize = 1024 * 1024;
+    let store = Fake::default();
+    let body = Bytes::from(vec![0; MIB - 20_000]);
+    for seq in 0..2_000 {
+        let (key, place) = (format!("k{}", seq / 20), seq % 20);
+        let mut large = row(seq, Some(&key), "good", 0);
+        large.payload = body.clone();
+        let reason = if place == 0 {
+            HeldReason::Failing
+        } else {
+            HeldReason::Parked
+        };
+        store.insert_held(large, reason);
+    }
+    let publisher = Pub {
+        delay: Duration::from_secs(2),
+        ..Pub::default()
+    };
+    let mut engine = engine(
+        &store,
+        publisher,
+        RelayOptions::default(),
+        SharedStatus::default(),
+    );
+    let stop = CancellationToken::new();
+    let _ = tokio::time::timeout(Duration::from_secs(600), engine.run(&stop)).await;
+    let most = store.0.most_lent.load(Ordering::SeqCst) / MIB;
+    assert!(most <= 64, "{most} MiB of held rows in memory");
+    assert_eq!(store.0.held.lock().unwrap().len(), 0);
+}
+
+/// Memory does not grow with what waits while the broker is away, or answers nobody.
+#[tokio::test(start_paused = true)]
+async fn a_backlog_of_a_gigabyte_is_not_read_ahead() {
+    let body = Bytes::from(vec![0; 20_000]);
+    for away in [true, false] {
+        let store = Fake::default();
+        for seq in 1..=50_000 {
+            let mut large = row(seq, None, "good", 0);
+            large.payload = body.clone();
+            store.insert(large);
+        }
+        let publisher = Pub {
+            delay: Duration::from_secs(60),
+            away,
+            ..Pub::default()
+        };
+        let options = RelayOptions::default();
+        let mut engine = engine(&store, publisher, options, SharedStatus::default());
+        let stop = CancellationToken::new();
+        let _ = tokio::time::timeout(Duration::from_secs(50), engine.run(&stop)).await;
+        let read = store.0.read.load(Ordering::SeqCst) >> 20;
+        assert!(read <= 40, "{read} MiB in memory, broker away: {away}");
+    }
+}
+
+/// Many more keys are due than are taken up at a time, and nothing gets on.
+#[tokio::test(start_paused = true)]
+async fn held_rows_that_cannot_go_are_not_read_in_a_loop() {
+    for away in [true, false] {
+        let store = Fake::default();
+        for seq in 0..1_000 {
+            let key = format!("k{seq}");
+            store.insert_held(row(seq, Some(&key), "good", 10), HeldReason::Failing);
+        }
+        let publisher = Pub {
+            delay: Duration::from_secs(60),
+            away,
+            ..Pub::default()
+        };
+        let mut engine = engine(
+            &store,
+            publisher,
+            RelayOptions::default(),
+            SharedStatus::default(),
+        );
+        let stop = CancellationToken::new();
+        let _ = tokio::time::timeout(Duration::from_secs(8), engine.run(&stop)).await;
+        let scans = store.0.scans.load(Ordering::SeqCst);
+        assert!(scans <= 50, "{scans} scans in 8 s, broker away: {away}");
+    }
+}
+
+/// Counts what is logged as a warning or an error.
+struct Warnings(Arc<AtomicUsize>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_event() && *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// Ten minutes without a database: neither a loop of statements nor a flood of lines, and an end to it.
+#[tokio::test(start_paused = true)]
+async fn a_database_that_is_away_is_asked_ever_less_often() {
+    let lines = Arc::new(AtomicUsize::new(0));
+    let _guard = tracing::subscriber::set_default(Warnings(Arc::clone(&lines)));
+    let store = Fake::default();
+    let relay = Relay::new(Bus::new(store.clone()), MemoryBroker::new());
+    let stop = CancellationToken::new();
+    let running = tokio::spawn({
+        let stop = stop.clone();
+        async move { relay.run(stop).await }
+    });
+    store.insert(row(1, None, "good", 10));
+    let left = || store.0.outbox.lock().unwrap().len();
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert_eq!(left(), 0);
+
+    store.0.away.store(true, Ordering::SeqCst);
+    let before = store.0.asked.load(Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let asked = store.0.asked.load(Ordering::SeqCst) - before;
+    let logged = lines.load(Ordering::SeqCst);
+    assert!(
+        (100..=300).contains(&asked),
+        "{asked} statements in ten minutes"
+    );
+    assert!((2..=30).contains(&logged), "{logged} lines in ten minutes");
+
+    store.0.away.store(false, Ordering::SeqCst);
+    store.insert(row(2, None, "good", 10));
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(left(), 0, "it goes on by itself");
+    stop.cancel();
+    running.await.unwrap();
+}
+
+/// A row that is to be moved is gone, so that nothing of its batch is moved: all others get on.
+#[tokio::test(start_paused = true)]
+async fn a_move_that_fails_holds_up_no_other_row() {
+    let store = Fake::default();
+    for seq in 1..=6 {
+        let subject = if seq <= 3 { "refused" } else { "good" };
+        store.insert(row(seq, None, subject, 10));
+    }
+    store.0.rival.store(true, Ordering::SeqCst);
+    let options = RelayOptions::default().max_attempts(1);
+    let stop = CancellationToken::new();
+    let mut first = engine(
+        &store,
+        Pub::default(),
+        options.clone(),
+        SharedStatus::default(),
+    );
+    let end = tokio::time::timeout(Duration::from_secs(10), first.run(&stop)).await;
+    assert!(matches!(end, Ok(End::Rebuild)), "{end:?}");
+    first.into_unsettled().settle().await;
+    let mut second = engine(&store, Pub::default(), options, SharedStatus::default());
+    let _ = tokio::time::timeout(Duration::from_secs(10), second.run(&stop)).await;
+    assert_eq!(store.0.outbox.lock().unwrap().len(), 0);
+    let held: Vec<i64> = store.0.held.lock().unwrap().keys().copied().collect();
+    assert_eq!(held, [2, 3]);
+}
+
+/// A database that answers nothing is a problem before its statements are given up.
+#[tokio::test(start_paused = true)]
+async fn a_database_that_does_not_answer_is_soon_a_problem() {
+    let store = Fake::default();
+    store.0.frozen.store(true, Ordering::SeqCst);
+    let relay = Arc::new(Relay::new(Bus::new(store.clone()), MemoryBroker::new()));
+    let stop = CancellationToken::new();
+    let running = tokio::spawn({
+        let (relay, stop) = (Arc::clone(&relay), stop.clone());
+        async move { relay.run(stop).await }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(relay.status().store_error, None, "it may just be slow");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let error = relay.status().store_error;
+    assert!(
+        error
+            .as_deref()
+            .is_some_and(|error| error.contains("no answer")),
+        "{error:?}"
+    );
+    store.0.frozen.store(false, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(relay.status().store_error, None);
+    stop.cancel();
+    running.await.unwrap();
 }

@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use super::{
     DeadHead, RelayOptions,
-    hands::{Change, DrainRead, Hands, Move, SettledHeld},
+    hands::{AckedHeld, Change, DrainRead, Hands, Move},
     slab::Token,
 };
 use crate::{
@@ -38,7 +38,7 @@ struct World {
     next_held: i64,
     window: Vec<Token>,
     settles: Vec<Vec<Settled>>,
-    settles_held: Vec<Vec<SettledHeld>>,
+    settles_held: Vec<Vec<AckedHeld>>,
     moves: Option<Vec<Move>>,
     changes: Option<Vec<Change>>,
     drains: Vec<DrainRead>,
@@ -220,9 +220,9 @@ impl World {
                 let rows = self.settles_held.remove(0);
                 for row in &rows {
                     assert!(
-                        self.held.remove(&row.id).is_some(),
+                        self.held.remove(&row.row.id).is_some(),
                         "held row {} was settled twice",
-                        row.id
+                        row.row.id
                     );
                 }
                 self.hands.settled_held(&rows);

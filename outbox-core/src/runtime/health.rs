@@ -27,6 +27,8 @@ struct Inner {
 #[derive(Debug, Default)]
 struct State {
     running: bool,
+    /// Why it could not start.
+    failure: Option<String>,
     relay: Option<SharedStatus>,
     consumers: Vec<SharedConsumerStatus>,
     backlog: Option<Backlog>,
@@ -96,8 +98,13 @@ impl Health {
             .and_then(|backlog| backlog.oldest_age)
             && age > LATE
         {
+            let who = if relay.is_some() {
+                ""
+            } else {
+                "; this runtime has no relay (`Runtime::relay`): is there one in another process?"
+            };
             problems.push(format!(
-                "the oldest event has been waiting for {} s",
+                "the oldest event has been waiting for {} s{who}",
                 age.as_secs()
             ));
         }
@@ -107,13 +114,24 @@ impl Health {
             }
         }
         for consumer in &consumers {
+            if let Some(error) = &consumer.store_error {
+                database = false;
+                problems.push(format!(
+                    "consumer `{}` cannot write to its database: {error}",
+                    consumer.name
+                ));
+            }
+        }
+        for consumer in &consumers {
             if let Some(error) = &consumer.replay_error {
                 problems.push(format!("replays of consumer `{}`: {error}", consumer.name));
             }
         }
         let live = state.running;
-        if !live {
-            problems.push("the runtime is not running".to_owned());
+        match &state.failure {
+            Some(cause) => problems.push(format!("the runtime could not start: {cause}")),
+            None if !live => problems.push("the runtime is not running".to_owned()),
+            None => {}
         }
         HealthReport {
             live,
@@ -142,6 +160,16 @@ impl Health {
         self.lock().running = running;
     }
 
+    pub(super) fn could_not_start(&self, cause: String) {
+        let mut state = self.lock();
+        state.running = false;
+        state.failure = Some(cause);
+    }
+
+    pub(super) const fn stopped_when_dropped(self) -> StoppedWhenDropped {
+        StoppedWhenDropped(self)
+    }
+
     pub(super) fn observed(&self, backlog: Option<Backlog>, dead_letters: Option<u64>) {
         let mut state = self.lock();
         state.backlog = backlog;
@@ -150,5 +178,14 @@ impl Health {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Says that the runtime does not run any more when it is dropped.
+pub(super) struct StoppedWhenDropped(Health);
+
+impl Drop for StoppedWhenDropped {
+    fn drop(&mut self) {
+        self.0.running(false);
     }
 }

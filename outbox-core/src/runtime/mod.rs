@@ -18,7 +18,7 @@ use crate::{
     policy::Backoff,
     relay::{Relay, RelayOptions},
     store::{InboxStore, OutboxStore, Store},
-    telemetry::OutageLog,
+    telemetry::{Chain, OutageLog},
 };
 
 const START_RETRY: Backoff =
@@ -108,7 +108,9 @@ pub enum RuntimeError {
 
 impl<S: Store, B: Broker, St: Clone + Send + Sync + 'static> Runtime<S, B, St> {
     /// Sets the application state that [`State`](crate::State) arguments of the consumers mounted
-    /// after this call are taken from.
+    /// after this call are taken from. Call it before [`consumer`](Self::consumer): a consumer whose
+    /// handlers want a state does not fit a runtime that has none yet ("expected `Runtime<_, _, App>`,
+    /// found `Runtime<_, _, ()>`", or the other way round for `Consumer`).
     pub fn state<T: Clone + Send + Sync + 'static>(self, state: T) -> Runtime<S, B, T> {
         Runtime {
             bus: self.bus,
@@ -150,7 +152,9 @@ impl<S: Store, B: Broker, St: Clone + Send + Sync + 'static> Runtime<S, B, St> {
 }
 
 impl<S: OutboxStore + InboxStore, B: Broker, St: Clone + Send + Sync + 'static> Runtime<S, B, St> {
-    /// Mounts a consumer.
+    /// Mounts a consumer. Its handlers take their [`State`](crate::State) from what
+    /// [`state`](Self::state) has been given, so that call comes first; without it, or before it, the
+    /// state is `()`.
     pub fn consumer(mut self, consumer: Consumer<S, St>) -> Self {
         let state = self.state.clone();
         let (name, status) = (consumer.name(), SharedConsumerStatus::new(consumer.name()));
@@ -170,13 +174,46 @@ impl<S: OutboxStore + InboxStore, B: Broker, St: Clone + Send + Sync + 'static> 
     ///
     /// # Errors
     ///
-    /// [`RuntimeError`] if it cannot start: what is wrong and what to do.
+    /// [`RuntimeError`] if it cannot start: its [sources](std::error::Error::source) tell what is wrong and
+    /// what to do. They are also logged, and stand among the problems of the [`health`](Self::health).
+    /// Nothing runs then, so let the program end: await the runtime beside what else may end it, and do not
+    /// spawn it and forget about it.
+    ///
+    /// ```no_run
+    /// # use outbox_core::{Broker, Runtime, error::BoxError, store::{InboxStore, OutboxStore}};
+    /// # use tokio_util::sync::CancellationToken;
+    /// # async fn ctrl_c() {}
+    /// # async fn example<S: OutboxStore + InboxStore>(runtime: Runtime<S, impl Broker>) -> Result<(), BoxError> {
+    /// let shutdown = CancellationToken::new();
+    /// let mut running = tokio::spawn(runtime.run(shutdown.clone()));
+    /// tokio::select! {
+    ///     ended = &mut running => { ended??; } // it could not start
+    ///     () = ctrl_c() => {
+    ///         shutdown.cancel();
+    ///         running.await??;
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Cancel safety
     ///
     /// Dropping the future abandons what is running. Nothing is lost; messages come again after the
     /// ack wait, and the relay's lease has to run out.
     pub async fn run(self, shutdown: CancellationToken) -> Result<Stopped, RuntimeError> {
+        let health = self.health.clone();
+        // However it ends, by being dropped or by a panic as well, it does not live any more.
+        let _stopped = health.clone().stopped_when_dropped();
+        let ended = self.run_until(shutdown).await;
+        if let Err(error) = &ended {
+            let cause = Chain(error).to_string();
+            tracing::error!(error = cause, "the runtime could not start");
+            health.could_not_start(cause);
+        }
+        ended
+    }
+
+    async fn run_until(self, shutdown: CancellationToken) -> Result<Stopped, RuntimeError> {
         let mut built = Vec::new();
         let mut names = HashSet::new();
         for (name, status, build) in self.consumers {
@@ -196,16 +233,14 @@ impl<S: OutboxStore + InboxStore, B: Broker, St: Clone + Send + Sync + 'static> 
                     relay_released: true,
                 });
             }
-            Err(error) => {
-                self.health.running(false);
-                return Err(error.into());
-            }
+            Err(error) => return Err(error.into()),
         }
         let relay_stop = CancellationToken::new();
         let _stop_relay_when_dropped = relay_stop.clone().drop_guard();
         let mut background = JoinSet::new();
         let mut relays = JoinSet::new();
         if let Some(options) = self.relay {
+            upkeep::compare_archive(options.retention, self.inbox_retention);
             let relay = Relay::new(self.bus.clone(), self.broker.clone()).options(options);
             self.health.set_relay(relay.shared_status().clone());
             let stop = relay_stop.clone();
@@ -250,7 +285,10 @@ impl<S: OutboxStore + InboxStore, B: Broker, St: Clone + Send + Sync + 'static> 
         self.health.running(false);
         let began = Instant::now();
         let abandoned = match group {
-            Some(group) => group.stop(began + self.stop_timeout * 4 / 5).await,
+            Some(group) => {
+                let end = began + self.stop_timeout;
+                group.stop(began + self.stop_timeout * 4 / 5, end).await
+            }
             None => 0,
         };
         background.shutdown().await;
@@ -285,7 +323,12 @@ async fn wait_for_schema<S: Store>(
 ) -> Result<bool, StoreError> {
     let mut outage = OutageLog::new("checking the schema");
     loop {
-        match store.check_schema().await {
+        let checked = tokio::select! {
+            checked = store.check_schema() => checked,
+            // A database that does not answer must not hold up the stop.
+            () = shutdown.cancelled() => return Ok(false),
+        };
+        match checked {
             Ok(()) => {
                 outage.worked("start");
                 database.up();

@@ -8,6 +8,7 @@ use super::Health;
 use crate::{
     broker::{Broker, ConsumerSpec},
     bus::Bus,
+    relay::Retention,
     store::{InboxStore, OutboxStore},
     telemetry::{self, Chain},
 };
@@ -62,34 +63,60 @@ pub(super) async fn prune<S: InboxStore>(store: S, retention: Duration) {
     }
 }
 
-/// Warns of each consumer whose inbox forgets a message before its stream does.
+/// Warns of each consumer whose inbox forgets a message before its stream does. A broker that is away
+/// is asked again, since the warning must not depend on the moment of the start.
 pub(super) async fn check_retention<B: Broker>(
     broker: B,
-    specs: Vec<ConsumerSpec>,
+    mut specs: Vec<ConsumerSpec>,
     retention: Duration,
 ) {
-    for spec in specs {
-        let consumer = &spec.name;
-        match timeout(OBSERVE_EVERY, broker.redelivery_horizon(&spec)).await {
-            Ok(Ok(Some(horizon))) if horizon > retention => tracing::warn!(
-                consumer,
-                ?retention,
-                ?horizon,
-                "the stream can redeliver messages that the inbox has forgotten; set `inbox_retention` above the stream's max age"
-            ),
-            Ok(Ok(Some(_))) => {}
-            Ok(Ok(None)) => tracing::info!(
-                consumer,
-                ?retention,
-                "the stream keeps messages without an age limit; a durable that is created anew would redeliver what the inbox has forgotten"
-            ),
-            Ok(Err(error)) => {
-                tracing::debug!(consumer, error = %Chain(&error), "the stream's age limit is not known")
+    while !specs.is_empty() {
+        let mut unknown = Vec::new();
+        for spec in specs {
+            match timeout(OBSERVE_EVERY, broker.redelivery_horizon(&spec)).await {
+                Ok(Ok(horizon)) => compare_retention(&spec.name, retention, horizon),
+                Ok(Err(error)) => {
+                    tracing::debug!(consumer = spec.name, error = %Chain(&error), "the stream's age limit is not known");
+                    unknown.push(spec);
+                }
+                Err(_) => unknown.push(spec),
             }
-            Err(_) => tracing::debug!(
-                consumer,
-                "the stream's age limit could not be asked for in time"
-            ),
         }
+        specs = unknown;
+        sleep(OBSERVE_EVERY).await;
+    }
+}
+
+/// Warns of an archive that remembers longer than the inbox: what is republished from it then has its
+/// effect again.
+pub(super) fn compare_archive(archive: Retention, inbox: Duration) {
+    if let Retention::Keep(archive) = archive
+        && archive > inbox
+    {
+        tracing::warn!(
+            ?archive,
+            ?inbox,
+            "published events are kept for longer than the inbox remembers them: republishing old ones would repeat \
+             their effects; set `inbox_retention` above the `Retention::Keep` of the relay"
+        );
+    }
+}
+
+fn compare_retention(consumer: &str, retention: Duration, horizon: Option<Duration>) {
+    match horizon {
+        Some(horizon) if horizon > retention => tracing::warn!(
+            consumer,
+            ?retention,
+            ?horizon,
+            "the stream can redeliver messages that the inbox has forgotten; set `inbox_retention` above the stream's max age"
+        ),
+        Some(_) => {}
+        None => tracing::info!(
+            consumer,
+            ?retention,
+            "the stream keeps messages without an age limit; harmless while its durable lives, but one that is created anew \
+             would redeliver what the inbox has forgotten: set the stream's max age below `inbox_retention`, or give a new \
+             durable a later `Consumer::start`"
+        ),
     }
 }

@@ -4,6 +4,7 @@
 //! [`OutboxStore`] is the relay's side, [`InboxStore`] the consumers'. All times are computed by
 //! the database's clock; durations are passed, never instants.
 
+mod archive;
 mod held;
 mod inbox;
 mod outbox;
@@ -11,6 +12,7 @@ mod tx;
 
 use std::{error::Error, future::Future};
 
+pub use archive::{ArchivedIds, ArchivedRow, SettledHeld};
 pub use held::{HeldChange, HeldFilter, HeldReason, HeldRow, HoldMove};
 pub use inbox::{AttemptEnd, InboxStore, Ledger};
 pub use outbox::{

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::{
     Store,
+    archive::{ArchivedIds, ArchivedRow, SettledHeld, no_archive},
     held::{HeldChange, HeldFilter, HeldRow, HoldMove},
 };
 use crate::error::StoreError;
@@ -320,6 +321,102 @@ pub trait OutboxStore: Store {
         target: &str,
         rows: &[(i64, Uuid)],
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// Moves acknowledged rows from the outbox to the archive, by number and id, instead of deleting
+    /// them as [`settle`](Self::settle) does: each row that is there is in one of the two tables at any
+    /// time. Not fenced. Returns how many there were.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`]; the rows are still in the outbox, unless a commit's outcome is unknown.
+    /// A store without an archive refuses.
+    fn archive(
+        &self,
+        target: &str,
+        rows: &[Settled],
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        let _ = (target, rows);
+        async { Err(no_archive("archive published rows")) }
+    }
+
+    /// Moves acknowledged held rows to the archive, by id and message id, as
+    /// [`archive`](Self::archive) does with rows of the outbox.
+    ///
+    /// # Errors
+    ///
+    /// As [`archive`](Self::archive).
+    fn archive_held(
+        &self,
+        target: &str,
+        rows: &[SettledHeld],
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        let _ = (target, rows);
+        async { Err(no_archive("archive published held rows")) }
+    }
+
+    /// Deletes up to `limit` archived rows that were published longer than `age` ago, the oldest
+    /// first. Returns how many.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    fn prune_archive(
+        &self,
+        target: &str,
+        age: Duration,
+        limit: u32,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        let _ = (target, age, limit);
+        async { Err(no_archive("prune the archive")) }
+    }
+
+    /// The ids of the archived rows that were published at most `oldest` and at least `newest` ago,
+    /// where they are given; `None` if there are no such rows. Rows that were archived out of the
+    /// order of their times may lie between as well.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    fn archived_ids(
+        &self,
+        target: &str,
+        oldest: Option<Duration>,
+        newest: Option<Duration>,
+    ) -> impl Future<Output = Result<Option<ArchivedIds>, StoreError>> + Send {
+        let _ = (target, oldest, newest);
+        async { Err(no_archive("read the archive")) }
+    }
+
+    /// Up to `limit` archived rows, in the order of their ids.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    fn archived(
+        &self,
+        target: &str,
+        ids: ArchivedIds,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<ArchivedRow>, StoreError>> + Send {
+        let _ = (target, ids, limit);
+        async { Err(no_archive("read the archive")) }
+    }
+
+    /// Moves archived rows back into the outbox, by archive id and message id, with new numbers and
+    /// all else as it was: each is in one of the two tables at any time. What is not there (any more)
+    /// is left out, so that repeating it is harmless. Returns how many.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`]; nothing was moved, unless a commit's outcome is unknown.
+    fn republish(
+        &self,
+        target: &str,
+        rows: &[(i64, Uuid)],
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        let _ = (target, rows);
+        async { Err(no_archive("republish archived rows")) }
+    }
 
     /// Moves up to `limit` scheduled rows that are due into the outbox, with new numbers. Fenced.
     /// Returns how many.

@@ -63,20 +63,23 @@ pub(crate) fn backlog(target: &str, backlog: &crate::store::Backlog) {
 }
 
 /// A delivery that came to an end.
-pub(crate) fn handled(consumer: &str, event_type: &str, result: &'static str, took: Duration) {
+pub(crate) fn handled(consumer: &str, event_type: &str, result: &'static str, messages: usize) {
     #[cfg(feature = "metrics")]
-    {
-        metrics::counter!(
-            "inbox_handled_total",
-            "consumer" => consumer.to_owned(), "type" => event_type.to_owned(), "result" => result
-        )
-        .increment(1);
-        metrics::histogram!(
-            "inbox_handler_duration_seconds",
-            "consumer" => consumer.to_owned(), "type" => event_type.to_owned()
-        )
-        .record(took.as_secs_f64());
-    }
+    metrics::counter!(
+        "inbox_handled_total",
+        "consumer" => consumer.to_owned(), "type" => event_type.to_owned(), "result" => result
+    )
+    .increment(u64::try_from(messages).unwrap_or(u64::MAX));
+}
+
+/// The handling of a message or a batch took so long, layers, inbox and commit included.
+pub(crate) fn handler_duration(consumer: &str, event_type: &str, took: Duration) {
+    #[cfg(feature = "metrics")]
+    metrics::histogram!(
+        "inbox_handler_duration_seconds",
+        "consumer" => consumer.to_owned(), "type" => event_type.to_owned()
+    )
+    .record(took.as_secs_f64());
 }
 
 /// The time from the row's writing to the handler's commit.

@@ -4,4 +4,4 @@ mod metrics;
 mod outage;
 
 pub(crate) use metrics::*;
-pub(crate) use outage::{Chain, OutageLog, one_line};
+pub(crate) use outage::{Chain, OutageLog, one_line, short};

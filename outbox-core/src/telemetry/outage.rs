@@ -93,3 +93,8 @@ pub(crate) fn one_line(text: &str, limit: usize) -> String {
     }
     out
 }
+
+/// The beginning of a text that others wrote, for a field of a log line; subscribers escape it.
+pub(crate) fn short(text: &str) -> &str {
+    text.get(..text.floor_char_boundary(200)).unwrap_or(text)
+}

@@ -7,15 +7,15 @@ use syn::{
     parse::{ParseStream, Parser},
 };
 
-use super::backoff::Backoff;
+use super::{backoff::Backoff, shape::Shape};
 use crate::{
     ctxt::Ctxt,
     duration::Written,
     options::{self, Options},
     root::Root,
     symbol::{
-        BACKOFF, CONCURRENCY, CONSUMER, CRATE, HANDLER_OPTIONS, MAX_ATTEMPTS, MAX_CRASHES, STATE,
-        TIMEOUT,
+        BACKOFF, BATCH, CONCURRENCY, CONSUMER, CRATE, HANDLER_OPTIONS, LINGER, MAX_ATTEMPTS,
+        MAX_CRASHES, STATE, TIMEOUT,
     },
 };
 
@@ -31,6 +31,10 @@ pub(crate) struct HandlerAttr {
     backoff: Option<Backoff>,
     concurrency: Option<u32>,
     timeout: Option<Written>,
+    batch: Option<u32>,
+    linger: Option<Written>,
+    /// The options that are for handlers of batches.
+    of_batches: Vec<Ident>,
     pub(crate) state: Option<Type>,
     pub(crate) root: Root,
 }
@@ -65,6 +69,14 @@ impl HandlerAttr {
             BACKOFF => self.backoff = Some(input.parse()?),
             CONCURRENCY => self.concurrency = Some(options::positive(input, u32::MAX)?),
             TIMEOUT => self.timeout = Some(Written::read_positive(&options::duration(input)?)?),
+            BATCH => {
+                self.batch = Some(options::positive(input, u32::MAX)?);
+                self.of_batches.push(key.clone());
+            }
+            LINGER => {
+                self.linger = Some(Written::read(&options::duration(input)?)?);
+                self.of_batches.push(key.clone());
+            }
             STATE => self.state = Some(input.parse()?),
             CRATE => self.root = Root::parse(input)?,
             _ => {
@@ -75,6 +87,19 @@ impl HandlerAttr {
             }
         }
         Ok(())
+    }
+
+    /// Whether the options fit the arguments.
+    pub(crate) fn check(&self, shape: &Shape<'_>, ctxt: &Ctxt) {
+        if shape.takes_batches {
+            return;
+        }
+        for option in &self.of_batches {
+            ctxt.error(
+                option,
+                format!("`{option}` is for handlers that take several events: `Vec<..>` as the first argument"),
+            );
+        }
     }
 
     /// The constant of type `HandlerOptions`.
@@ -88,6 +113,8 @@ impl HandlerAttr {
             .timeout
             .iter()
             .map(|timeout| timeout.expand(&self.root));
+        let batch = self.batch.iter();
+        let linger = self.linger.iter().map(|linger| linger.expand(&self.root));
         let backoff = self
             .backoff
             .iter()
@@ -99,6 +126,8 @@ impl HandlerAttr {
                 #(.backoff(#backoff))*
                 #(.concurrency(#concurrency))*
                 #(.timeout(#timeout))*
+                #(.batch(#batch))*
+                #(.linger(#linger))*
         }
     }
 }

@@ -16,18 +16,24 @@ use crate::tokens;
 
 /// Decodes the first argument. A function of its own, since its bounds are those of the trait:
 /// that the type is no event is thus reported once, and not again where it is decoded.
-pub(crate) fn take(attr: &HandlerAttr, event: Event<'_>) -> TokenStream {
+pub(crate) fn take(attr: &HandlerAttr, event: Event<'_>, batch: bool) -> TokenStream {
     let private = attr.root.private();
-    let (argument, value) = match event {
-        Event::Bare(_) => (quote!(H::Event), quote!(#private::HandlerCall::event(call))),
-        Event::Enveloped(_) => {
-            let value = quote!(#private::HandlerCall::envelope_of(call));
-            (quote!(#private::Envelope<H::Event>), value)
-        }
-        Event::Named(ty) => (
-            quote!(#ty),
-            quote!(<#ty as #private::EventArgument>::take(call)),
-        ),
+    let one = match event {
+        Event::Bare(_) => quote!(H::Event),
+        Event::Enveloped(_) => quote!(#private::Envelope<H::Event>),
+        Event::Named(ty) => quote!(#ty),
+    };
+    let argument = if batch {
+        quote!(#private::Vec<#one>)
+    } else {
+        one
+    };
+    let value = match (event, batch) {
+        (Event::Bare(_), false) => quote!(#private::HandlerCall::event(call)),
+        (Event::Bare(_), true) => quote!(#private::HandlerCall::events(call)),
+        (Event::Enveloped(_), false) => quote!(#private::HandlerCall::envelope_of(call)),
+        (Event::Enveloped(_), true) => quote!(#private::HandlerCall::envelopes_of(call)),
+        (Event::Named(_), _) => quote!(<#argument as #private::EventArgument>::take(call)),
     };
     quote! {
         fn __take<S: #private::Store, St, H: #private::Handler<S, St>>(

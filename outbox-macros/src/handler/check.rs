@@ -5,7 +5,9 @@ use syn::{FnArg, PatType, ReturnType, Signature, Type, TypeReference};
 use super::shape::{Argument, Event, Shape};
 use crate::{
     ctxt::Ctxt,
-    symbol::{CONTEXT_ARGUMENT, ENVELOPE_ARGUMENT, STATE_ARGUMENT},
+    symbol::{
+        BATCH_ARGUMENT, CONNECTION_ARGUMENTS, CONTEXT_ARGUMENT, ENVELOPE_ARGUMENT, STATE_ARGUMENT,
+    },
     tokens,
 };
 
@@ -26,7 +28,11 @@ pub(crate) fn shape<'a>(sig: &'a Signature, ctxt: &Ctxt) -> Shape<'a> {
         FnArg::Receiver(_) => None,
     });
     match arguments.next() {
-        Some(first) => shape.event = event(first, ctxt),
+        Some(first) => {
+            let more = sig.inputs.iter().skip(1);
+            shape.takes_batches = element(&first.ty).is_some();
+            shape.event = event(first, more.clone().any(is_borrowed), ctxt);
+        }
         None => ctxt.error(
             &sig.ident,
             "a handler takes its event as the first argument",
@@ -70,15 +76,22 @@ fn qualifiers(sig: &Signature, ctxt: &Ctxt) {
     }
 }
 
-fn event<'a>(argument: &'a PatType, ctxt: &Ctxt) -> Option<Event<'a>> {
+fn is_borrowed(argument: &FnArg) -> bool {
+    matches!(argument, FnArg::Typed(argument) if matches!(tokens::peel(&argument.ty), Type::Reference(_)))
+}
+
+/// `borrows_more` if an argument behind it is a reference.
+fn event<'a>(argument: &'a PatType, borrows_more: bool, ctxt: &Ctxt) -> Option<Event<'a>> {
     check_attributes(argument, ctxt);
     let ty = tokens::peel(&argument.ty);
     if let Type::Reference(TypeReference { elem, .. }) = ty {
+        // The event without its `&`, or the transaction without an event.
         ctxt.error(
             ty,
-            "a handler takes its event by value: it is decoded for this call alone",
+            "the first argument of a handler is its event, by value: leave the `&` out, or if this is the \
+             transaction, move it behind the event",
         );
-        return usable(elem);
+        return usable(elem).filter(|_| borrows_more);
     }
     for name in [CONTEXT_ARGUMENT, STATE_ARGUMENT] {
         if tokens::is_named(ty, name) {
@@ -103,11 +116,17 @@ fn event<'a>(argument: &'a PatType, ctxt: &Ctxt) -> Option<Event<'a>> {
     usable(ty)
 }
 
+/// The `E` of `Vec<E>`.
+fn element(ty: &Type) -> Option<&Type> {
+    tokens::only_argument(ty, BATCH_ARGUMENT).map(tokens::peel)
+}
+
 /// The event in `ty`, unless it is something that cannot be one.
 fn usable(ty: &Type) -> Option<Event<'_>> {
     if tokens::has_lifetime(ty) || tokens::has_impl_trait(ty) {
         return None;
     }
+    let ty = element(ty).unwrap_or(ty);
     if let Some(event) = tokens::only_argument(ty, ENVELOPE_ARGUMENT) {
         return Some(Event::Enveloped(event));
     }
@@ -138,6 +157,16 @@ fn argument<'a>(argument: &'a PatType, ctxt: &Ctxt) -> Option<Argument<'a>> {
             ctxt.error(
                 ty,
                 format!("take `{name}` by value: only the transaction is borrowed"),
+            );
+            return None;
+        }
+    }
+    for name in CONNECTION_ARGUMENTS {
+        if tokens::is_named(&reference.elem, name) {
+            ctxt.error(
+                ty,
+                "a handler borrows nothing but its transaction: take `&DatabaseTransaction`, so that the work commits \
+                 together with the inbox's record; another connection comes as `State<T>`",
             );
             return None;
         }

@@ -27,7 +27,7 @@ pub(crate) fn expand(
         if is_clean {
             impls(function, attr, shape, event)
         } else {
-            stub(function, attr, event)
+            stub(function, attr, shape, event)
         }
     });
     let impls = impls.map(|impls| quote!(#cfgs const _: () = { #impls };));
@@ -68,8 +68,8 @@ fn impls(
             impl #private::WithoutTransaction for #name {}
         }
     });
-    let constants = constants(name, attr, event);
-    let take = body::take(attr, event);
+    let constants = constants(name, attr, shape, event);
+    let take = body::take(attr, event, shape.takes_batches);
     let (parameter, body) = body::body(function, attr, shape, event, &state);
     quote! {
         #take
@@ -92,7 +92,7 @@ fn impls(
     }
 }
 
-fn constants(name: &Ident, attr: &HandlerAttr, event: Event<'_>) -> TokenStream {
+fn constants(name: &Ident, attr: &HandlerAttr, shape: &Shape<'_>, event: Event<'_>) -> TokenStream {
     let private = attr.root.private();
     let (options, path) = (attr.expand(), name.unraw().to_string());
     let event = match event {
@@ -101,18 +101,29 @@ fn constants(name: &Ident, attr: &HandlerAttr, event: Event<'_>) -> TokenStream 
             type Event = <#ty as #private::EventArgument>::Event;
         },
     };
+    let batches = shape.takes_batches.then(|| {
+        quote!(
+            const TAKES_BATCHES: ::core::primitive::bool = true;
+        )
+    });
     quote! {
         #event
+        #batches
         const NAME: &'static #private::str = ::core::concat!(::core::module_path!(), "::", #path);
         const OPTIONS: #private::HandlerOptions = #options;
     }
 }
 
 /// An impl that fits wherever the real one might have.
-fn stub(function: &Function, attr: &HandlerAttr, event: Event<'_>) -> TokenStream {
+fn stub(
+    function: &Function,
+    attr: &HandlerAttr,
+    shape: &Shape<'_>,
+    event: Event<'_>,
+) -> TokenStream {
     let private = attr.root.private();
     let name = &function.sig.ident;
-    let constants = constants(name, attr, event);
+    let constants = constants(name, attr, shape, event);
     quote! {
         #[automatically_derived]
         impl<__S, __St> #private::Handler<__S, __St> for #name

@@ -32,6 +32,7 @@ fn expand(options: TokenStream, item: TokenStream) -> syn::Result<TokenStream> {
     // A mistake in the options leaves the rest of the impl worth checking.
     let of_signature = Ctxt::new();
     let shape = check::shape(&function.sig, &of_signature);
+    attr.check(&shape, &ctxt);
     let expansion = expand::expand(&function, &attr, &shape, of_signature.is_clean());
     let mut tokens = ctxt.into_compile_errors();
     tokens.extend(of_signature.into_compile_errors());

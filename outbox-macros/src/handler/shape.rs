@@ -7,13 +7,15 @@ use syn::Type;
 pub(crate) struct Shape<'a> {
     /// `None` if no impl could compile.
     pub(crate) event: Option<Event<'a>>,
+    /// The first argument is a `Vec` of it.
+    pub(crate) takes_batches: bool,
     /// The arguments behind the event.
     pub(crate) arguments: Vec<Argument<'a>>,
     /// The function stands in a trait or an impl, where no struct can.
     pub(crate) is_method: bool,
 }
 
-/// The first argument.
+/// The first argument, or what it is a `Vec` of.
 #[derive(Clone, Copy)]
 pub(crate) enum Event<'a> {
     /// `E`.

@@ -151,6 +151,49 @@ async fn call(event: OrderPlaced, #[allow(unused)] tx: &Tx) -> Result<(), Handle
     Ok(())
 }
 
+#[handler(consumer = "batches", batch = 50, linger = "5ms")]
+async fn takes_batches(events: Vec<OrderPlaced>, tx: &Tx) -> Result<(), HandlerError> {
+    let _: (Vec<OrderPlaced>, _) = (events, tx);
+    Ok(())
+}
+
+#[handler(consumer = "batches")]
+async fn takes_enveloped(events: std::vec::Vec<Envelope<OrderPlaced>>) -> Result<(), HandlerError> {
+    drop(events);
+    Ok(())
+}
+
+#[handler(consumer = "batches")]
+async fn takes_named(events: Vec<OrderPlacedEnvelope>, _: Context) -> Result<(), HandlerError> {
+    drop(events);
+    Ok(())
+}
+
+#[test]
+fn a_vec_makes_a_handler_of_batches() {
+    fn takes_batches_of<E, H: Handler<FakeStore<Tx>, (), Event = E>>(
+        _: H,
+    ) -> (bool, HandlerOptions) {
+        (H::TAKES_BATCHES, H::OPTIONS)
+    }
+    let plain = HandlerOptions::new("batches");
+    let written = plain.batch(50).linger(Duration::from_millis(5));
+    assert_eq!(
+        takes_batches_of::<OrderPlaced, _>(takes_batches {}),
+        (true, written)
+    );
+    assert_eq!(
+        takes_batches_of::<OrderPlaced, _>(takes_enveloped {}),
+        (true, plain)
+    );
+    assert_eq!(
+        takes_batches_of::<OrderPlaced, _>(takes_named {}),
+        (true, plain)
+    );
+    let (batches, _) = takes_batches_of::<OrderPlaced, _>(bare {});
+    assert!(!batches);
+}
+
 #[test]
 fn name_and_options_are_constants() {
     let (name, options) = takes_transaction::<App, _>(create_shipment {});

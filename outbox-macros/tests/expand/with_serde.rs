@@ -65,3 +65,41 @@ fn the_order_of_derives_does_not_matter() {
         event
     );
 }
+
+#[derive(Debug, PartialEq, Serialize, Deserialize, IntegrationEvent)]
+#[event(subject = "shop.opened")]
+struct Unit;
+
+#[derive(Debug, PartialEq, Serialize, Deserialize, IntegrationEvent)]
+#[event(subject = "shop.closed")]
+struct Skipped {
+    #[serde(skip)]
+    note: String,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize, IntegrationEvent)]
+#[event(subject = "shop.listed")]
+struct Wrapped<T>(T);
+
+#[test]
+fn events_without_content_round_trip() {
+    fn check<E>(event: &E, payload: &str)
+    where
+        E: IntegrationEvent + PartialEq + std::fmt::Debug,
+    {
+        assert_eq!(serde_json::to_string(event).unwrap(), payload);
+        let read: E = outbox_core::decode(1, payload.as_bytes()).unwrap();
+        assert_eq!(read, *event);
+        assert!(outbox_core::decode::<E>(1, b"").is_err(), "no bytes at all");
+    }
+    check(&Unit, "null");
+    check(
+        &Skipped {
+            note: String::new(),
+        },
+        "{}",
+    );
+    check(&Wrapped(String::new()), r#""""#);
+    check(&Wrapped(Vec::<u8>::new()), "[]");
+    check(&Wrapped(None::<u8>), "null");
+}

@@ -42,6 +42,17 @@ struct Answer<T> {
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct StreamInfo {
     pub(crate) config: Settings,
+    #[serde(default)]
+    pub(crate) state: StreamState,
+}
+
+/// Which sequences a stream has.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+pub(crate) struct StreamState {
+    #[serde(default)]
+    pub(crate) first_seq: u64,
+    #[serde(default)]
+    pub(crate) last_seq: u64,
 }
 
 /// What is known of a consumer.

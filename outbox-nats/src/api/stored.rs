@@ -93,7 +93,7 @@ pub(crate) fn readable(block: &[u8]) -> Option<Headers> {
         if value.contains(['\r', '\n']) {
             return None;
         }
-        headers.append(name, value);
+        headers.append(name.to_owned(), value);
     }
     Some(headers)
 }

@@ -140,7 +140,7 @@ pub(super) fn body(headers: &Headers) -> Option<u64> {
 pub(super) fn map<'a>(sets: impl IntoIterator<Item = &'a Headers>) -> HeaderMap {
     let mut map = HeaderMap::new();
     for (name, value) in sets.into_iter().flat_map(Headers::iter) {
-        if let Err(why) = wire::append(&mut map, name, value) {
+        if let Err(why) = wire::append(&mut map, name.to_owned().into(), value.to_owned().into()) {
             tracing::warn!("a dead letter is stored without a header of its message: {why}");
         }
     }

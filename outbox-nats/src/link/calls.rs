@@ -94,7 +94,7 @@ impl Calls {
             calls: self.clone(),
             index,
             round,
-            receiver: Some(receiver),
+            waiting: Waiting::For(receiver),
         };
         Ok((ticket, token(index, round)))
     }
@@ -163,24 +163,39 @@ pub(crate) struct Ticket {
     calls: Arc<Calls>,
     index: usize,
     round: u32,
-    receiver: Option<oneshot::Receiver<Result<Reply, CallError>>>,
+    waiting: Waiting,
+}
+
+#[derive(Debug)]
+enum Waiting {
+    For(oneshot::Receiver<Result<Reply, CallError>>),
+    /// It came before anybody asked.
+    Early(Result<Reply, CallError>),
+    Over,
 }
 
 impl Ticket {
     /// The reply. Not to be awaited again after it resolved.
     pub(crate) async fn reply(&mut self) -> Result<Reply, CallError> {
-        let Some(receiver) = &mut self.receiver else {
-            return Err(CallError::Disconnected);
+        let reply = match &mut self.waiting {
+            Waiting::For(receiver) => receiver.await.unwrap_or(Err(CallError::Disconnected)),
+            Waiting::Early(reply) => std::mem::replace(reply, Err(CallError::Disconnected)),
+            Waiting::Over => Err(CallError::Disconnected),
         };
-        let reply = receiver.await;
-        self.receiver = None;
-        reply.unwrap_or(Err(CallError::Disconnected))
+        self.waiting = Waiting::Over;
+        reply
+    }
+
+    /// Waits until the reply is there, and leaves it there.
+    pub(super) async fn early(&mut self) {
+        let reply = self.reply().await;
+        self.waiting = Waiting::Early(reply);
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if self.receiver.is_some() {
+        if matches!(self.waiting, Waiting::For(_)) {
             drop(self.calls.take(self.index, self.round));
         }
     }

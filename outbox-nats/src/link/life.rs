@@ -8,6 +8,7 @@ use std::{
 
 use async_nats::{Client, HeaderMap, PublishError, PublishErrorKind, Subject};
 use bytes::Bytes;
+use outbox_core::failpoint::Failpoint;
 use tokio::task::unconstrained;
 
 use super::calls::{CallError, Calls, Reply, Ticket};
@@ -58,8 +59,9 @@ impl Life {
         headers: Option<HeaderMap>,
         payload: Bytes,
         timeout: Duration,
-    ) -> Result<Result<Ticket, Reply>, CallError> {
+    ) -> Result<Ticket, CallError> {
         let (mut ticket, token) = self.calls.register(subject.clone(), timeout)?;
+        let point = Failpoint::after(|| step(&subject, &payload) + ": sent");
         let reply = format!("{}{token:x}", self.inbox);
         // Unconstrained: a task's budget must not delay the hand-over past that of a later message.
         let sending = unconstrained(async {
@@ -79,9 +81,10 @@ impl Life {
         tokio::select! {
             biased;
             sent = sending => sent.map_err(|error| unsent(&error))?,
-            early = ticket.reply() => return early.map(Err),
+            () = ticket.early() => {}
         }
-        Ok(Ok(ticket))
+        point.passed();
+        Ok(ticket)
     }
 
     /// A request and its reply.
@@ -92,10 +95,14 @@ impl Life {
         payload: Bytes,
         timeout: Duration,
     ) -> Result<Reply, CallError> {
-        match self.send(subject, headers, payload, timeout).await? {
-            Ok(mut ticket) => ticket.reply().await,
-            Err(reply) => Ok(reply),
-        }
+        let point = Failpoint::after(|| step(&subject, &payload) + ": answered");
+        let reply = self
+            .send(subject, headers, payload, timeout)
+            .await?
+            .reply()
+            .await?;
+        point.passed();
+        Ok(reply)
     }
 
     /// Publishes without waiting for an answer.
@@ -106,6 +113,7 @@ impl Life {
         payload: Bytes,
         timeout: Duration,
     ) -> Result<(), CallError> {
+        let point = Failpoint::after(|| step(&subject, &payload) + ": sent");
         let sending = async {
             match reply {
                 Some(reply) => {
@@ -117,7 +125,11 @@ impl Life {
             }
         };
         match tokio::time::timeout(timeout, sending).await {
-            Ok(sent) => sent.map_err(|error| unsent(&error)),
+            Ok(sent) => {
+                sent.map_err(|error| unsent(&error))?;
+                point.passed();
+                Ok(())
+            }
             Err(_) => Err(CallError::TimedOut),
         }
     }
@@ -151,6 +163,20 @@ impl Life {
         refused.insert(subject.to_owned(), refusal);
         news
     }
+}
+
+/// What a message is to a test that kills the process after it: the API's function, the kind of
+/// acknowledgement, or where it goes.
+fn step(subject: &str, payload: &[u8]) -> String {
+    if let Some(function) = subject.strip_prefix("$JS.API.") {
+        return function.split('.').take(2).collect::<Vec<_>>().join(".");
+    }
+    if subject.starts_with("$JS.ACK.") {
+        let body = String::from_utf8_lossy(payload);
+        return body.split_whitespace().next().unwrap_or("+ACK").to_owned();
+    }
+    let message: Vec<_> = subject.split('.').take(2).collect();
+    format!("message to {}", message.join("."))
 }
 
 fn unsent(error: &PublishError) -> CallError {

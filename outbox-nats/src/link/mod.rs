@@ -14,7 +14,7 @@ use outbox_core::broker::{BrokerError, BrokerErrorKind};
 use tokio::{sync::watch, time::Instant};
 
 pub(crate) use self::{
-    calls::{CallError, Reply, Ticket},
+    calls::{CallError, Reply},
     dial::{ConnectSettings, DialError},
     life::Life,
     violation::subject as violated_subject,

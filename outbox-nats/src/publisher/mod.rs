@@ -11,16 +11,18 @@ use std::{
 };
 
 use async_nats::{HeaderMap, Subject, header::NATS_MESSAGE_ID};
+use bytes::Bytes;
 use outbox_core::{
     broker::{FailureKind, PublishFailure, Publisher, Receipt, WireMessage},
     check_subject,
+    failpoint::Failpoint,
 };
 use serde::Deserialize;
 
 use self::failure::{disconnected, failed, refused};
 use crate::{
     api::{Api, ApiError, Refusal},
-    link::{CallError, Life, Link, Reply},
+    link::{CallError, Link, Reply},
     provision::Provision,
     wire,
 };
@@ -81,22 +83,30 @@ impl Publisher for JetStreamPublisher {
         let names = self.names.clone();
         let provision = Arc::downgrade(&self.provision);
         let timeout = self.ack_timeout;
+        let prepared = prepare(message);
         async move {
-            let subject = message.subject.clone();
-            let headers = prepare(&message)?;
+            let Prepared {
+                subject,
+                headers,
+                payload,
+            } = prepared?;
             let Some(life) = life.and_then(|life| life.upgrade()) else {
                 return Err(disconnected(&subject));
             };
-            let result = match send(&life, &message, headers, timeout).await {
-                Ok(Ok(mut ticket)) => {
-                    drop(life);
-                    ticket.reply().await
-                }
-                Ok(Err(reply)) => Ok(reply),
+            let point = Failpoint::after(|| format!("message to {subject}: answered"));
+            // Boxed: there are many of these futures at a time, nearly all of which only wait.
+            let sending = Box::pin(life.send(subject.clone(), Some(headers), payload, timeout));
+            let sent = sending.await;
+            drop(life);
+            let reply = match sent {
+                Ok(mut ticket) => ticket.reply().await,
                 Err(error) => Err(error),
             };
-            match result {
-                Ok(reply) => confirmed(&subject, &reply, &names),
+            match reply {
+                Ok(reply) => {
+                    point.passed();
+                    confirmed(&subject, &reply, &names)
+                }
                 Err(error) => {
                     if matches!(error, CallError::NoResponders)
                         && let Some(provision) = provision.upgrade()
@@ -147,32 +157,28 @@ impl Publisher for JetStreamPublisher {
     }
 }
 
-async fn send(
-    life: &Life,
-    message: &WireMessage,
+/// A message as async-nats takes it.
+struct Prepared {
+    subject: Subject,
     headers: HeaderMap,
-    timeout: Duration,
-) -> Result<Result<crate::link::Ticket, Reply>, CallError> {
-    life.send(
-        Subject::from(message.subject.as_str()),
-        Some(headers),
-        message.payload.clone(),
-        timeout,
-    )
-    .await
+    payload: Bytes,
 }
 
 /// Checks what the server or the client would stumble over, and makes the headers.
-fn prepare(message: &WireMessage) -> Result<HeaderMap, PublishFailure> {
+fn prepare(message: WireMessage) -> Result<Prepared, PublishFailure> {
     let reject = |why: String| PublishFailure::new(FailureKind::Rejected, why);
     check_subject(&message.subject).map_err(|error| reject(error.to_string()))?;
-    let mut headers = wire::to_nats(&message.headers)
+    let mut headers = wire::to_nats(message.headers)
         .map_err(|why| reject(format!("subject `{}`: {why}", message.subject)))?;
     if let Some(id) = message.id {
         let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
         headers.insert(NATS_MESSAGE_ID, &*id.hyphenated().encode_lower(&mut text));
     }
-    Ok(headers)
+    Ok(Prepared {
+        subject: message.subject.into(),
+        headers,
+        payload: message.payload,
+    })
 }
 
 fn confirmed(subject: &str, reply: &Reply, names: &Names) -> Result<Receipt, PublishFailure> {
@@ -225,8 +231,6 @@ impl fmt::Debug for JetStreamPublisher {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
 
     fn answer(text: &'static str) -> Result<Receipt, PublishFailure> {
@@ -262,13 +266,13 @@ mod tests {
 
     #[test]
     fn what_would_break_the_connection_is_rejected_first() {
-        let message = |subject: &str, name: &str, value: &str| {
+        let message = |subject: &str, name: &'static str, value: &'static str| {
             let mut message = WireMessage {
                 subject: subject.to_owned(),
                 ..WireMessage::default()
             };
             message.headers.append(name, value);
-            prepare(&message)
+            prepare(message).map(drop)
         };
         assert!(message("a.b", "x", "y").is_ok());
         for (subject, name, value) in [

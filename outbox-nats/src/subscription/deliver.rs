@@ -4,7 +4,7 @@ use async_nats::Message;
 use outbox_core::broker::{Delivered, Origin, WireMessage};
 
 use super::{Delivery, JetStreamDelivery, JetStreamSubscription};
-use crate::{api::Api, wire};
+use crate::{api::Api, text::one_line, wire};
 
 impl JetStreamSubscription {
     /// Makes deliveries of what arrived.
@@ -35,7 +35,7 @@ fn delivered(api: &Api, message: &Message) -> Option<Delivered<JetStreamDelivery
     let Some(delivery) = Delivery::parse(&reply) else {
         tracing::warn!(
             "a message on `{}` that no stream delivered is ignored",
-            message.subject
+            one_line(&message.subject, 200)
         );
         return None;
     };

@@ -68,6 +68,13 @@ impl Demand {
     pub(super) fn outstanding(&self) -> usize {
         self.outstanding
     }
+
+    /// The most messages that may be under way: those asked for, and of each request a sign of life
+    /// and its end.
+    pub(super) fn most_under_way(&self) -> u64 {
+        let most = self.outstanding + 2 * self.requests.len() + 1;
+        u64::try_from(most).unwrap_or(u64::MAX)
+    }
 }
 
 #[cfg(test)]

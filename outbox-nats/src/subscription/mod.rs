@@ -34,7 +34,7 @@ use serde_json::Value;
 
 pub use self::handle::JetStreamDelivery;
 use self::{
-    inbox::{Inbox, Timing},
+    inbox::{Arrival, Inbox, Timing},
     unreadable::Losses,
 };
 pub(crate) use self::{reply::Delivery, unreadable::RAW_HEADERS};
@@ -47,6 +47,8 @@ use crate::{
 /// Short, since a request that outlives its silent network swallows a message until the ack wait.
 const EXPIRES: Duration = Duration::from_secs(8);
 const HEARTBEAT: Duration = Duration::from_secs(3);
+/// How long the end of a subscription may take.
+const END: Duration = Duration::from_secs(1);
 
 /// The deliveries of one durable.
 ///
@@ -137,29 +139,22 @@ impl Subscription for JetStreamSubscription {
     }
 
     async fn close(mut self) -> Vec<Delivered<Self::Handle>> {
-        let over = Instant::now() + Duration::from_millis(300);
-        // Messages that are under way are lost when the inbox goes, so let them arrive first: if
-        // there is a backlog, they come at once.
-        while let Some(inbox) = &mut self.inbox
-            && inbox.demand.outstanding() > 0
-            && Instant::now() < over
-        {
-            let Ok(arrival) = tokio::time::timeout(Duration::from_millis(30), inbox.next()).await
-            else {
-                break;
-            };
-            if self.take(arrival).is_err() {
-                break;
+        let rest = async {
+            let inbox = self.inbox.as_mut()?;
+            inbox.end(&self.pull_subject).await.ok()?;
+            loop {
+                match inbox.next().await {
+                    Arrival::Message(message) => self.arrived.push_back(*message),
+                    Arrival::Status(_) => {}
+                    Arrival::Over => return Some(()),
+                }
             }
-        }
-        if let Some(inbox) = &mut self.inbox {
-            inbox.drain().await;
-        }
-        while let Some(inbox) = &mut self.inbox {
-            let next = tokio::time::timeout(Duration::from_millis(500), inbox.next()).await;
-            if next.map_or(true, |arrival| self.take(arrival).is_err()) {
-                break;
-            }
+        };
+        let ended = tokio::time::timeout(END, rest).await;
+        if !matches!(ended, Ok(Some(()))) {
+            tracing::debug!(
+                "{self}: its end was not confirmed; what was under way comes again after the ack wait"
+            );
         }
         self.deliver(usize::MAX).await
     }

@@ -2,6 +2,8 @@
 
 use async_nats::{HeaderMap, Message};
 
+use crate::text::one_line;
+
 /// A status message, reduced to what follows from it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Status {
@@ -22,7 +24,8 @@ pub(super) enum Status {
 impl Status {
     pub(super) fn of(message: &Message) -> Option<Self> {
         let code = message.status?.as_u16();
-        let why = message.description.clone().unwrap_or_default();
+        // Whoever knows the inbox may write it.
+        let why = one_line(message.description.as_deref().unwrap_or_default(), 200);
         let left = message.headers.as_ref().and_then(pending);
         let lower = why.to_ascii_lowercase();
         Some(match code {

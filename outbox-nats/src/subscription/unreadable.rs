@@ -5,9 +5,10 @@
 //! delivers it, the client's parser gives up, and the connection is gone; after the ack wait the
 //! same happens again, for ever, and takes what was delivered together with it along.
 //!
-//! So when connections break again and again while messages are expected, the stream is searched
-//! for such messages, by a request whose answer carries headers in base64. What is found is handed
-//! out as a delivery that has only [`RAW_HEADERS`], so that it ends up in the dead-letter queue.
+//! So when a connection breaks while messages are expected, the end of what was delivered is searched
+//! for such messages, by requests whose answers carry headers in base64, and all of it if connections
+//! break again. What is found is handed out as a delivery that has only [`RAW_HEADERS`], so that it
+//! ends up in the dead-letter queue before it is delivered a second time.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ use outbox_core::{
 
 use super::JetStreamDelivery;
 use crate::{
-    api::{Api, ApiError, Stored, readable},
+    api::{Api, ApiError, ConsumerInfo, Stored, readable},
     topology::consumer::Durable,
 };
 
@@ -30,6 +31,10 @@ const MAX_RAW: usize = 16 * 1024;
 
 /// At most so many sequences are looked at in one search.
 const MAX_SEARCHED: u64 = 1_000;
+/// So many after a single loss, whose cause is most often a network or a server: it must not hold up
+/// the next connection.
+const RECENT: u64 = 200;
+const HASTE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_secs(10);
 const MEMORY: Duration = Duration::from_secs(600);
 
@@ -39,8 +44,19 @@ pub(super) struct Losses {
     last: Option<Instant>,
     /// Where the next search goes on, if the last did not reach the end.
     from: u64,
-    suspicious: bool,
+    suspicion: Option<Reach>,
     searched: Option<Instant>,
+    /// The right to search is missing, which each try would put into the server's log and ours.
+    denied: bool,
+}
+
+/// What is to be searched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// What was delivered last.
+    Recent,
+    /// All that is delivered and not settled.
+    All,
 }
 
 impl Losses {
@@ -52,12 +68,14 @@ impl Losses {
         let rested = self
             .searched
             .is_none_or(|searched| searched.elapsed() > PAUSE);
-        self.suspicious |= again && rested;
+        if rested && (again || !self.denied) {
+            self.suspicion = Some(if again { Reach::All } else { Reach::Recent });
+        }
         self.last = Some(Instant::now());
     }
 
     pub(super) fn are_suspicious(&self) -> bool {
-        self.suspicious
+        self.suspicion.is_some()
     }
 
     /// Searches what is delivered and not settled.
@@ -68,9 +86,23 @@ impl Losses {
         api: &Api,
         durable: &Durable,
     ) -> Vec<Delivered<JetStreamDelivery>> {
-        let found = search(api, durable, self.from).await;
-        self.suspicious = false;
-        self.searched = Some(Instant::now());
+        let found = match self.suspicion {
+            None => return Vec::new(),
+            Some(Reach::Recent) => {
+                let searching = tokio::time::timeout(HASTE, search_recent(api, durable)).await;
+                self.denied = matches!(&searching, Ok(Err(error)) if error.is_denied());
+                // If it failed and there is one, the next loss tells.
+                let found = searching.ok().and_then(Result::ok).unwrap_or_default();
+                Ok((found, self.from))
+            }
+            Some(Reach::All) => search(api, durable, self.from).await,
+        };
+        self.suspicion = None;
+        // A search that was worth it may be repeated at once: where one is, others may follow.
+        self.searched = match &found {
+            Ok((found, _)) if !found.is_empty() => None,
+            _ => Some(Instant::now()),
+        };
         let Durable { stream, name, .. } = durable;
         match found {
             Ok((found, from)) => {
@@ -87,6 +119,17 @@ impl Losses {
     }
 }
 
+/// Searches the end of what is delivered and not settled.
+async fn search_recent(
+    api: &Api,
+    durable: &Durable,
+) -> Result<Vec<Delivered<JetStreamDelivery>>, ApiError> {
+    let info = api.consumer(&durable.stream, &durable.name).await?;
+    let last = info.delivered.stream_seq;
+    let first = (info.ack_floor.stream_seq + 1).max(last.saturating_sub(RECENT));
+    between(api, durable, &info, first, last).await
+}
+
 /// Also returns where the next search is to go on.
 async fn search(
     api: &Api,
@@ -94,7 +137,6 @@ async fn search(
     from: u64,
 ) -> Result<(Vec<Delivered<JetStreamDelivery>>, u64), ApiError> {
     let info = api.consumer(&durable.stream, &durable.name).await?;
-    let mut found = Vec::new();
     let first = info.ack_floor.stream_seq + 1;
     let first = if from <= info.delivered.stream_seq {
         first.max(from)
@@ -102,6 +144,24 @@ async fn search(
         first
     };
     let last = info.delivered.stream_seq.min(first + MAX_SEARCHED);
+    let found = between(api, durable, &info, first, last).await?;
+    let next = if last < info.delivered.stream_seq {
+        last + 1
+    } else {
+        0
+    };
+    Ok((found, next))
+}
+
+/// The unreadable messages from `first` to `last`.
+async fn between(
+    api: &Api,
+    durable: &Durable,
+    info: &ConsumerInfo,
+    first: u64,
+    last: u64,
+) -> Result<Vec<Delivered<JetStreamDelivery>>, ApiError> {
+    let mut found = Vec::new();
     for filter in &durable.filters {
         let mut sequence = first;
         while sequence <= last {
@@ -124,12 +184,7 @@ async fn search(
             }
         }
     }
-    let next = if last < info.delivered.stream_seq {
-        last + 1
-    } else {
-        0
-    };
-    Ok((found, next))
+    Ok(found)
 }
 
 fn delivery(

@@ -25,9 +25,9 @@ use crate::{
     tables::{Table, Tables},
 };
 
-#[cfg(any(feature = "mysql", feature = "sqlite"))]
-pub(crate) use values::gaps;
 pub(crate) use values::{binds, padded, tuples};
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+pub(crate) use values::{gaps, pairs_json, published_json};
 
 /// The columns of a message, in the order in which they are written and read, without `seq` and
 /// the time.
@@ -51,11 +51,6 @@ pub(crate) trait Dialect: Sync {
 
     /// `time` as microseconds since 1970, as a 64-bit integer and never NULL.
     fn micros(&self, time: &str) -> String;
-
-    /// A text column as it is to be selected, so that it can be decoded whatever it holds.
-    fn text(&self, column: &str) -> String {
-        column.to_owned()
-    }
 
     /// The size of a row's payload, without reading the payload if that can be avoided.
     fn payload_size(&self) -> &'static str {
@@ -111,6 +106,27 @@ pub(crate) trait Dialect: Sync {
     /// Deletes held rows by id and message id.
     fn settle_held(&self, table: &Table, target: &str, rows: &[(i64, Uuid)]) -> Statement;
 
+    // ===== The archive =====
+
+    /// Moves published rows into the archive. No row stands twice in `rows`.
+    fn archive(
+        &self,
+        tables: &Tables,
+        source: Source<'_>,
+        target: &str,
+        now: &str,
+        rows: &[Published<'_>],
+    ) -> Relocation;
+
+    /// Moves archived rows into the outbox, by id and message id. No row stands twice in `rows`.
+    fn republish(
+        &self,
+        archive: &Table,
+        table: &Table,
+        target: &str,
+        rows: &[(i64, Uuid)],
+    ) -> Relocation;
+
     // ===== The inbox =====
 
     /// Inserts the ids that are not there yet, and tells for each whether it is new. No id stands
@@ -144,9 +160,30 @@ pub(crate) trait Dialect: Sync {
         end: &AttemptEnd,
     ) -> Statement;
 
-    /// Deletes up to `limit` rows of `table` whose `column` lies `age` back.
-    fn prune(&self, table: &Table, column: &str, now: &str, age: Duration, limit: u32)
-    -> Statement;
+    /// Finds what [`prune`](Self::prune) is to delete: message id and consumer. Only where a deletion
+    /// that looks for its rows itself would wait for rows that handlers have just written.
+    fn find_old(
+        &self,
+        _table: &Table,
+        _column: &str,
+        _now: &str,
+        _age: Duration,
+        _limit: u32,
+    ) -> Option<Statement> {
+        None
+    }
+
+    /// Deletes up to `limit` rows of `table` whose `column` lies `age` back; of those that were found, if
+    /// they were to be found first.
+    fn prune(
+        &self,
+        table: &Table,
+        column: &str,
+        now: &str,
+        age: Duration,
+        limit: u32,
+        found: &[(Uuid, String)],
+    ) -> Statement;
 
     // ===== The schema =====
 
@@ -160,6 +197,9 @@ pub(crate) trait Dialect: Sync {
 
     /// The statements that create the outbox of one target.
     fn create_outbox(&self, table: &Table) -> Vec<String>;
+
+    /// The statements that create the archive.
+    fn create_archive(&self, tables: &Tables) -> Vec<String>;
 
     /// Tells whether `table` exists: one row with a number above zero.
     fn exists(&self, tables: &Tables, table: &Table) -> Statement;
@@ -190,6 +230,58 @@ pub(crate) trait Dialect: Sync {
         let _ = own;
         "SAVEPOINT outbox_guard"
     }
+}
+
+/// A published row: where it stands, and where the broker stored it.
+pub(crate) struct Published<'a> {
+    /// Its number in the outbox, or its id in the held table.
+    pub(crate) number: i64,
+    pub(crate) id: Uuid,
+    pub(crate) stream: &'a str,
+    pub(crate) stream_seq: u64,
+}
+
+impl Published<'_> {
+    pub(crate) fn stream_seq(&self) -> i64 {
+        i64::try_from(self.stream_seq).unwrap_or(i64::MAX)
+    }
+}
+
+/// Where a published row comes from.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<'a> {
+    Outbox(&'a Table),
+    Held(&'a Table),
+}
+
+impl<'a> Source<'a> {
+    pub(crate) const fn table(self) -> &'a Table {
+        match self {
+            Self::Outbox(table) | Self::Held(table) => table,
+        }
+    }
+
+    /// The column that the row is found by, with its message id.
+    pub(crate) const fn number(self) -> &'static str {
+        match self {
+            Self::Outbox(_) => "seq",
+            Self::Held(_) => "id",
+        }
+    }
+
+    /// Whether rows of several targets share the table.
+    pub(crate) const fn is_shared(self) -> bool {
+        matches!(self, Self::Held(_))
+    }
+}
+
+/// How rows get from one table to another.
+#[allow(dead_code, reason = "depends on the features")]
+pub(crate) enum Relocation {
+    /// One statement does both.
+    Whole(Statement),
+    /// Two statements of one transaction, which must find as many rows each.
+    Parts { copy: Statement, delete: Statement },
 }
 
 /// A connection that answers queries, as a trait object.

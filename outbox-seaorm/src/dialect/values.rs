@@ -4,6 +4,11 @@ use std::iter;
 
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 use outbox_core::store::SeqRuns;
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+use uuid::Uuid;
+
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+use super::Published;
 
 /// `?, ?, ?`.
 pub(crate) fn binds(count: usize) -> String {
@@ -59,6 +64,40 @@ pub(crate) fn gaps(floor: i64, runs: &SeqRuns) -> (Option<String>, i64) {
     (json, low)
 }
 
+/// Pairs of a number and an id in hexadecimal digits, as a JSON array of arrays.
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+pub(crate) fn pairs_json(rows: &[(i64, Uuid)]) -> String {
+    let rows = rows
+        .iter()
+        .map(|(number, id)| format!("[{number},\"{}\"]", id.simple()));
+    format!("[{}]", rows.collect::<Vec<_>>().join(","))
+}
+
+/// Number, id, stream and sequence of published rows, as a JSON array of arrays.
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+pub(crate) fn published_json(rows: &[Published<'_>]) -> String {
+    let rows = rows.iter().map(|row| {
+        let (id, stream) = (row.id.simple(), json_string(row.stream));
+        format!("[{},\"{id}\",{stream},{}]", row.number, row.stream_seq())
+    });
+    format!("[{}]", rows.collect::<Vec<_>>().join(","))
+}
+
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+fn json_string(text: &str) -> String {
+    let mut json = String::with_capacity(text.len() + 2);
+    json.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => json.extend(['\\', c]),
+            c if c.is_control() => json.extend(format!("\\u{:04x}", u32::from(c)).chars()),
+            c => json.push(c),
+        }
+    }
+    json.push('"');
+    json
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,6 +111,27 @@ mod tests {
         );
         assert_eq!(padded::<i32>(&[]).count(), 0);
         assert_eq!(padded(&[1, 2]).count(), 2);
+    }
+
+    #[cfg(any(feature = "mysql", feature = "sqlite"))]
+    #[test]
+    fn published_rows_as_json() {
+        let (id, stream) = (Uuid::from_u128(7), "a\"\\\n🦀");
+        let row = |number, stream_seq| Published {
+            number,
+            id,
+            stream,
+            stream_seq,
+        };
+        assert_eq!(
+            published_json(&[row(1, 2), row(-3, u64::MAX)]),
+            r#"[[1,"00000000000000000000000000000007","a\"\\\u000a🦀",2],[-3,"00000000000000000000000000000007","a\"\\\u000a🦀",9223372036854775807]]"#
+        );
+        assert_eq!(
+            pairs_json(&[(5, id)]),
+            r#"[[5,"00000000000000000000000000000007"]]"#
+        );
+        assert_eq!(pairs_json(&[]), "[]");
     }
 
     #[cfg(any(feature = "mysql", feature = "sqlite"))]

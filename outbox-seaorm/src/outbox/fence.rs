@@ -1,11 +1,11 @@
 //! Transactions that begin by renewing the lease, so that whoever lost it changes nothing.
 
-use outbox_core::{error::StoreError, store::Lease};
+use outbox_core::{error::StoreError, failpoint::Failpoint, store::Lease};
 use sea_orm::{ConnectionTrait, DatabaseTransaction, QueryResult, Statement};
 use tokio::sync::MutexGuard;
 
 use super::lease;
-use crate::{SeaOrm, guard};
+use crate::{SeaOrm, guard, store::step};
 
 /// A transaction whose first statement renewed the lease. The lease's row stays locked to its end,
 /// so nobody takes the lease meanwhile.
@@ -43,10 +43,12 @@ impl<'a> Fence<'a> {
     }
 
     pub(super) async fn execute(&self, statement: Statement) -> Result<u64, StoreError> {
+        let point = Failpoint::after(|| step(self.operation, &statement));
         let done = self
             .store
             .bounded(self.operation, self.tx.execute_raw(statement))
             .await?;
+        point.passed();
         Ok(done.rows_affected())
     }
 
@@ -59,7 +61,9 @@ impl<'a> Fence<'a> {
     pub(super) async fn commit(self) -> Result<(), StoreError> {
         self.store
             .bounded(self.operation, guard::commit_plain(self.tx))
-            .await
+            .await?;
+        Failpoint::after(|| format!("{}: COMMIT", self.operation)).passed();
+        Ok(())
     }
 
     /// The database rolls back by itself if this fails.

@@ -22,20 +22,12 @@ const NEXT_DUE: &str = "read when the next held row is due";
 /// The columns that [`rows::held`] reads.
 fn columns(store: &SeaOrm) -> String {
     let dialect = store.dialect();
-    let message = MESSAGE.split(", ").map(|column| match column {
-        "event_type" | "subject" | "ordering_key" | "headers" => {
-            dialect.text(&format!("h.{column}"))
-        }
-        _ => format!("h.{column}"),
-    });
     format!(
-        "COALESCE(h.seq, 0), {}, {}, h.id, h.reason, h.attempts, {} - {}, {}, {}, {}, {}",
-        message.collect::<Vec<_>>().join(", "),
+        "COALESCE(h.seq, 0), h.{}, {}, h.id, h.reason, h.attempts, {} - {}, h.first_error, h.last_error, {}, {}",
+        MESSAGE.replace(", ", ", h."),
         dialect.micros("h.occurred_at"),
         dialect.micros("h.due_at"),
         dialect.micros(&store.now()),
-        dialect.text("h.first_error"),
-        dialect.text("h.last_error"),
         dialect.micros("h.held_at"),
         dialect.micros("h.changed_at"),
     )
@@ -167,9 +159,8 @@ pub(super) async fn keys(
         "('scheduled', 'dead')"
     };
     let sql = format!(
-        "SELECT {} FROM (SELECT DISTINCT ordering_key FROM {} \
-         WHERE target = ? AND ordering_key IS NOT NULL AND reason NOT IN {ignored}) AS k",
-        store.dialect().text("ordering_key"),
+        "SELECT DISTINCT ordering_key FROM {} \
+         WHERE target = ? AND ordering_key IS NOT NULL AND reason NOT IN {ignored}",
         store.tables().held
     );
     let rows = store

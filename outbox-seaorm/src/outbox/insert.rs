@@ -2,6 +2,7 @@
 
 use outbox_core::{
     error::{StoreError, StoreErrorKind},
+    failpoint::Failpoint,
     store::OutboxRecord,
 };
 use sea_orm::{ConnectionTrait, DatabaseTransaction, Statement};
@@ -62,6 +63,7 @@ async fn write(
         tx.execute_raw(statement(chunk))
             .await
             .map_err(|error| failed(INSERT, &error))?;
+        Failpoint::after(|| format!("{INSERT}: INSERT")).passed();
         rows = rest;
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! The relay's side.
 
 mod admin;
+mod archive;
 mod fence;
 mod floor;
 mod held;
@@ -14,8 +15,8 @@ use std::time::Duration;
 use outbox_core::{
     error::StoreError,
     store::{
-        Backlog, FloorProbe, HeldChange, HeldFilter, HeldRow, HoldMove, Lease, OutboxRow,
-        OutboxStore, ReadQuery, Settled,
+        ArchivedIds, ArchivedRow, Backlog, FloorProbe, HeldChange, HeldFilter, HeldRow, HoldMove,
+        Lease, OutboxRow, OutboxStore, ReadQuery, Settled, SettledHeld,
     },
 };
 use uuid::Uuid;
@@ -68,6 +69,45 @@ impl OutboxStore for SeaOrm {
 
     async fn settle_held(&self, target: &str, rows: &[(i64, Uuid)]) -> Result<u64, StoreError> {
         hold::settle(self, target, rows).await
+    }
+
+    async fn archive(&self, target: &str, rows: &[Settled]) -> Result<u64, StoreError> {
+        archive::archive(self, target, rows).await
+    }
+
+    async fn archive_held(&self, target: &str, rows: &[SettledHeld]) -> Result<u64, StoreError> {
+        archive::archive_held(self, target, rows).await
+    }
+
+    async fn prune_archive(
+        &self,
+        target: &str,
+        age: Duration,
+        limit: u32,
+    ) -> Result<u64, StoreError> {
+        archive::prune(self, target, age, limit).await
+    }
+
+    async fn archived_ids(
+        &self,
+        target: &str,
+        oldest: Option<Duration>,
+        newest: Option<Duration>,
+    ) -> Result<Option<ArchivedIds>, StoreError> {
+        archive::ids(self, target, oldest, newest).await
+    }
+
+    async fn archived(
+        &self,
+        target: &str,
+        ids: ArchivedIds,
+        limit: u32,
+    ) -> Result<Vec<ArchivedRow>, StoreError> {
+        archive::rows(self, target, ids, limit).await
+    }
+
+    async fn republish(&self, target: &str, rows: &[(i64, Uuid)]) -> Result<u64, StoreError> {
+        archive::republish(self, target, rows).await
     }
 
     async fn release_due(&self, lease: &Lease, limit: u32) -> Result<u64, StoreError> {

@@ -5,24 +5,9 @@ use std::time::{Duration, Instant};
 
 use outbox_core::broker::{Broker, DeliveryHandle, Publisher, Subscription};
 use outbox_nats::{JetStream, JetStreamSubscription, StreamSpec};
-use outbox_tests::{NatsConfig, NatsServer, eventually, free_port};
+use outbox_tests::{NatsServer, eventually, nats_cluster};
 
 use super::{RECOVERY, SOON, message, publish_at_last, publisher, pull, spec, text};
-
-async fn cluster() -> Vec<NatsServer> {
-    let ports = [free_port(), free_port(), free_port()];
-    let routes = ports
-        .map(|port| format!("nats://127.0.0.1:{port}"))
-        .join(", ");
-    let mut servers = Vec::new();
-    for (number, port) in ports.into_iter().enumerate() {
-        let config = format!(
-            "server_name: n{number}\ncluster {{ name: c, listen: \"127.0.0.1:{port}\", routes: [{routes}] }}"
-        );
-        servers.push(NatsServer::start_with(NatsConfig::default().extra(&config)).await);
-    }
-    servers
-}
 
 /// A broker that is told of one server only; it learns of the others.
 async fn broker(servers: &[NatsServer]) -> JetStream {
@@ -65,7 +50,7 @@ async fn next(subscription: &mut JetStreamSubscription, broker: &JetStream) -> S
 /// Each server in turn is killed while a consumer waits; delivery and publishing go on.
 #[tokio::test]
 async fn any_server_may_be_replaced() {
-    let servers = cluster().await;
+    let servers = nats_cluster().await;
     let broker = broker(&servers).await;
     let publisher = publisher(&broker).await;
     let mut subscription = eventually("a subscription", RECOVERY, async || {
@@ -102,7 +87,7 @@ async fn any_server_may_be_replaced() {
 /// Messages that are retried while leaders change are stored once each.
 #[tokio::test]
 async fn a_change_of_leaders_loses_and_doubles_nothing() {
-    let servers = cluster().await;
+    let servers = nats_cluster().await;
     let broker = broker(&servers).await;
     let publisher = publisher(&broker).await;
     publish_at_last(&publisher, "shop.a", "before").await;
@@ -129,6 +114,12 @@ async fn a_change_of_leaders_loses_and_doubles_nothing() {
     };
     let (ids, ()) = tokio::join!(publishing, breaking);
     let jetstream = servers[0].nats().jetstream().await;
+    // A server was restarted just now: nobody answers until the leaders are elected.
+    eventually("a leader of the stream", RECOVERY, async || {
+        let info = jetstream.get_stream("SHOP").await.ok()?;
+        info.cached_info().cluster.as_ref()?.leader.clone()
+    })
+    .await;
     let stored = outbox_tests::read_stream(&jetstream, "SHOP").await;
     let stored: Vec<_> = stored
         .iter()
@@ -143,7 +134,7 @@ async fn a_change_of_leaders_loses_and_doubles_nothing() {
 /// open request any more, and it is made again.
 #[tokio::test]
 async fn a_frozen_leader_is_noticed() {
-    let servers = cluster().await;
+    let servers = nats_cluster().await;
     let setup = broker(&servers).await;
     eventually("a durable", RECOVERY, async || {
         setup.subscribe(&spec("c", &["shop.a"])).await

@@ -141,6 +141,24 @@ async fn waiting_for_the_server_is_possible() {
     .await;
 }
 
+/// A server that refuses us counts as one that is away, if we wait.
+#[tokio::test]
+async fn waiting_outlasts_a_refusal() {
+    let server = NatsServer::start_with(NatsConfig::default().user("app", "app")).await;
+    let broker = JetStream::builder()
+        .user_and_password("app", "wrong")
+        .wait_for_server()
+        .connect(server.nats().url())
+        .await
+        .expect("connecting goes on");
+    assert!(!broker.is_connected());
+    let error = broker.connection_error().expect("the reason");
+    assert!(
+        error.to_string().contains("authorization violation"),
+        "{error}"
+    );
+}
+
 /// The server's user gets another password, and ours is renewed a little later.
 #[tokio::test]
 async fn renewed_credentials_are_used_for_the_next_connection() {

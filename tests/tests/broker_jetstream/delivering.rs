@@ -7,7 +7,7 @@ use outbox_core::broker::{
     Broker, BrokerErrorKind, ConsumerSpec, DeliveryHandle, Publisher, Subscription,
 };
 use outbox_nats::{JetStream, JetStreamSubscription};
-use outbox_tests::{Direction, NatsServer, Proxy, eventually};
+use outbox_tests::{Direction, NatsConfig, NatsServer, Proxy, eventually};
 
 use super::{
     RECOVERY, SOON, publish, publish_at_last, publisher, pull as pull_one, shop, spec, text,
@@ -369,4 +369,58 @@ async fn silence_about_a_request_is_noticed() {
     let pulled = tokio::time::timeout(Duration::from_secs(15), subscription.pull(1)).await;
     let error = pulled.expect("in time").expect_err("gone");
     assert!(error.to_string().contains("is gone"), "{error}");
+}
+
+/// Messages that the server sends while it is being told that nobody listens any more arrive, and do
+/// not lie there until the ack wait.
+#[tokio::test]
+async fn what_is_under_way_at_the_end_is_not_lost() {
+    tokio::join!(
+        ends_while_messages_are_under_way(NatsServer::start().await),
+        ends_while_messages_are_under_way(
+            NatsServer::start_with(NatsConfig::default().oldest()).await
+        ),
+    );
+}
+
+async fn ends_while_messages_are_under_way(server: NatsServer) {
+    let proxy = Proxy::start(server.nats().url()).await;
+    proxy.delay(Duration::from_millis(60));
+    let far = shop()
+        .connect(proxy.through(server.nats().url()))
+        .await
+        .expect("connect");
+    let near = shop().connect(server.nats().url()).await.expect("connect");
+    let publisher = publisher(&near).await;
+    // What else the connection does makes it forget what it has unsubscribed from.
+    let others = far.clone();
+    let others = tokio::spawn(async move {
+        loop {
+            let _ = others.dead_letter_count().await;
+        }
+    });
+    let spec = spec("c", &["shop.a"]);
+    for moment in (0..200).step_by(10) {
+        let mut subscription = far.subscribe(&spec).await.expect("subscribe");
+        idle(&mut subscription).await;
+        let publishing = async {
+            tokio::time::sleep(Duration::from_millis(moment)).await;
+            for number in 0..3 {
+                publish(&publisher, "shop.a", &number.to_string()).await;
+            }
+        };
+        let (rest, ()) = tokio::join!(subscription.close(), publishing);
+        let mut seen = rest.len();
+        for delivered in rest {
+            delivered.handle.ack().await.expect("acknowledged");
+        }
+        let mut other = near.subscribe(&spec).await.expect("subscribe");
+        while seen < 3 {
+            let delivered = pull_one(&mut other, SOON).await;
+            delivered.handle.ack().await.expect("acknowledged");
+            seen += 1;
+        }
+        other.close().await;
+    }
+    others.abort();
 }

@@ -198,3 +198,35 @@ async fn an_unreadable_subject_stops_nothing() {
     let pending = subscription.pending().await.expect("pending");
     assert_eq!((pending.waiting, pending.unsettled), (0, 0));
 }
+
+/// It is found when it breaks the connection for the first time, long before it would be delivered
+/// again and break the next; and so is one that follows.
+#[tokio::test]
+async fn an_unreadable_message_breaks_one_connection() {
+    let server = NatsServer::start().await;
+    let url = server.nats().url().to_owned();
+    let broker = shop().connect(&url).await.expect("connect");
+    let spec = ConsumerSpec {
+        ack_wait: Duration::from_secs(600),
+        ..spec("c", &["shop.a"])
+    };
+    let mut subscription = broker.subscribe(&spec).await.expect("subscribe");
+    for number in 1..=3 {
+        publish_raw(
+            &url,
+            b"shop.a",
+            b"NATS/1.0\r\nno colon here\r\n\r\n",
+            b"bad",
+        )
+        .await;
+        let delivered = super::pull(&mut subscription, Duration::from_secs(10)).await;
+        assert_eq!(delivered.origin.sequence, number);
+        delivered
+            .handle
+            .terminate("unreadable")
+            .await
+            .expect("terminated");
+    }
+    let pending = subscription.pending().await.expect("pending");
+    assert_eq!((pending.waiting, pending.unsettled), (0, 0));
+}

@@ -336,6 +336,35 @@ async fn nothing_is_sent_late() {
     );
 }
 
+/// The same when the next connection is made at once: what was queued does not wait for it.
+#[tokio::test]
+async fn nothing_queued_survives_a_reconnect() {
+    let server = NatsServer::start().await;
+    let proxy = Proxy::start(server.nats().url()).await;
+    let broker = shop()
+        .connect(proxy.through(server.nats().url()))
+        .await
+        .expect("connect");
+    let publisher = publisher(&broker).await;
+    publish(&publisher, "shop.a", "a").await;
+    proxy.pause();
+    let large = "x".repeat(500_000);
+    let under_way: Vec<_> = (0..200)
+        .map(|_| tokio::spawn(publisher.publish(message("shop.a", &large))))
+        .collect();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    proxy.reset().await;
+    proxy.restore().await;
+    for result in join_all(under_way).await {
+        let failure = result.expect("no panic").expect_err("the link was cut");
+        assert_eq!(failure.kind(), FailureKind::Disconnected, "{failure}");
+    }
+    super::publish_at_last(&publisher, "shop.a", "last").await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let stored = count_messages(&server.nats().jetstream().await, "SHOP").await;
+    assert_eq!(stored, 2);
+}
+
 /// A publisher has a connection of its own, which closes when it is dropped, futures or not.
 #[tokio::test]
 async fn dropping_a_publisher_closes_its_connection() {

@@ -382,6 +382,32 @@ async fn filters_grow_and_shrink_only_on_demand() {
     assert_eq!(filters().await, ["shop.b"]);
 }
 
+/// A subject that is added later begins where the durable stands: what it has passed over is not
+/// delivered.
+#[tokio::test]
+async fn an_added_subject_begins_where_the_durable_stands() {
+    let server = NatsServer::start().await;
+    let broker = shop().connect(server.nats().url()).await.expect("connect");
+    let mut subscription = broker
+        .subscribe(&spec("c", &["shop.a"]))
+        .await
+        .expect("subscribe");
+    let publisher = publisher(&broker).await;
+    publish(&publisher, "shop.b", "early").await;
+    publish(&publisher, "shop.a", "a").await;
+    let delivered = pull_one(&mut subscription, SOON).await;
+    delivered.handle.ack().await.expect("acknowledged");
+    publish(&publisher, "shop.b", "late").await;
+    drop(subscription);
+    let mut subscription = broker
+        .subscribe(&spec("c", &["shop.a", "shop.b"]))
+        .await
+        .expect("subscribe");
+    assert_eq!(text(&pull_one(&mut subscription, SOON).await), "late");
+    let pending = subscription.pending().await.expect("pending");
+    assert_eq!(pending.waiting, 0);
+}
+
 #[tokio::test]
 async fn what_cannot_be_changed_is_said() {
     let server = NatsServer::start().await;

@@ -1,10 +1,79 @@
 //! R4, R5 and R6.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use outbox_tests::{TestDatabase, eventually, on_every_database};
+use outbox_core::{Bus, Consumer, Context, HandlerError, IntegrationEvent, State, handler};
+use outbox_nats::{JetStream, StreamSpec};
+use outbox_seaorm::SeaOrm;
+use outbox_tests::{Database, Direction, Proxy, TestDatabase, eventually, on_every_database};
+use sea_orm::{
+    ConnectOptions, ConnectionTrait, DatabaseConnection, DatabaseTransaction, TransactionTrait,
+};
+use serde::{Deserialize, Serialize};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::{fmt::format::FmtSpan, util::SubscriberInitExt};
 
-use crate::shop::{Act, DEADLINE, Script, Shop, shipping};
+use crate::shop::{Act, DEADLINE, OrderPlaced, Script, Shop, shipping};
+
+#[derive(Serialize, Deserialize, IntegrationEvent)]
+#[event(subject = "shop.orders.cancelled")]
+struct OrderCancelled {
+    number: i64,
+}
+
+/// Another consumer of placed orders; its effects have numbers from 100.
+#[handler(consumer = "billing", backoff = fixed("50ms"))]
+async fn bill(
+    order: OrderPlaced,
+    tx: &DatabaseTransaction,
+    script: State<Script>,
+) -> Result<(), HandlerError> {
+    if script.start(order.number) == Act::Reject {
+        return Err(HandlerError::reject("nobody knows the price"));
+    }
+    let insert = format!(
+        "INSERT INTO effects (number) VALUES ({})",
+        100 + order.number
+    );
+    tx.execute_unprepared(&insert).await?;
+    Ok(())
+}
+
+/// Takes a second connection while it holds one.
+#[handler(consumer = "shipping", max_attempts = 1, concurrency = 5)]
+async fn ship_greedily(
+    order: OrderPlaced,
+    tx: &DatabaseTransaction,
+    db: State<DatabaseConnection>,
+) -> Result<(), HandlerError> {
+    let insert = format!("INSERT INTO effects (number) VALUES ({})", order.number);
+    tx.execute_unprepared(&insert).await?;
+    db.execute_unprepared("SELECT 1").await?;
+    Ok(())
+}
+
+/// What a newer build of the consumer `shipping` handles as well.
+#[handler(consumer = "shipping", backoff = fixed("50ms"), concurrency = 8)]
+async fn cancel(
+    order: OrderCancelled,
+    tx: &DatabaseTransaction,
+    script: State<Script>,
+) -> Result<(), HandlerError> {
+    script.start(order.number);
+    let insert = format!(
+        "INSERT INTO effects (number) VALUES ({})",
+        100 + order.number
+    );
+    tx.execute_unprepared(&insert).await?;
+    Ok(())
+}
 
 on_every_database! {
     /// R4: failures before and after the effect leave nothing behind; in the end there is one effect,
@@ -55,9 +124,254 @@ on_every_database! {
         let second = shop.consumer(&script, shipping());
         eventually("all ten copies settled", DEADLINE, async || settled(&shop).await).await;
         assert_eq!(shop.effects().await, [1]);
+        assert_eq!(shop.count("outbox").await, 1, "one follow-up, and none for a copy");
         assert!(shop.dead_letters().await.is_empty());
         first.stop().await;
         second.stop().await;
+    }
+
+    /// R4: a handler that takes longer than the ack wait is not started a second time beside itself.
+    async fn a_handler_slower_than_the_ack_wait_starts_once(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let script = Script::new(|_, _| Act::Take(Duration::from_millis(3500)));
+        let relay = shop.relay();
+        let slow = || shipping().ack_wait(Duration::from_secs(1));
+        let first = shop.consumer(&script, slow());
+        let second = shop.consumer(&script, slow());
+        shop.order(1).await;
+        shop.await_effects([1]).await;
+        eventually("it is settled", DEADLINE, async || settled(&shop).await).await;
+        assert_eq!(script.starts(1), 1);
+        // It was not even delivered again: signs of life were sent.
+        let jetstream = shop.nats.nats().jetstream().await;
+        let info = jetstream.get_stream("SHOP").await.unwrap().consumer_info("shipping").await.unwrap();
+        assert_eq!(info.delivered.consumer_sequence, 1);
+        first.stop().await;
+        second.stop().await;
+        relay.stop().await;
+    }
+
+    /// R4 and R6: two consumers of one event succeed, fail, and are replayed apart from each other.
+    async fn consumers_of_one_event_are_apart(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let reject_once = || Script::new(|_, before| if before == 0 { Act::Reject } else { Act::Ship });
+        let (shipping_script, billing_script) = (reject_once(), reject_once());
+        let relay = shop.relay();
+        let shipping = shop.consumer(&shipping_script, shipping());
+        let billing = shop.consumer(&billing_script, Consumer::of(bill {}));
+        shop.order(1).await;
+        let dead = shop.await_dead_letters(2).await;
+        let of = |name: &str| {
+            let letter = dead.iter().find(|letter| letter.consumer.as_deref() == Some(name));
+            letter.unwrap_or_else(|| panic!("no letter of {name}: {dead:?}"))
+        };
+        assert!(of("shipping").error.contains("the carrier never goes there"), "{dead:?}");
+        assert!(of("billing").error.contains("nobody knows the price"), "{dead:?}");
+        let letters = shop.bus.dead_letters(shop.broker.clone());
+        assert!(letters.replay(of("shipping").id).await.unwrap());
+        shop.await_effects([1]).await;
+        let left = shop.await_dead_letters(1).await;
+        assert_eq!(left[0], *of("billing"), "the other one's letter is untouched");
+        assert!(letters.replay(of("billing").id).await.unwrap());
+        shop.await_effects([1, 101]).await;
+        shop.await_dead_letters(0).await;
+        assert_eq!((shipping_script.starts(1), billing_script.starts(1)), (2, 2));
+        assert_eq!(shop.count("inbox").await, 2);
+        shipping.stop().await;
+        billing.stop().await;
+        relay.stop().await;
+    }
+
+    /// R6: a limit that is lowered holds for messages that have failed more often already.
+    async fn a_lower_limit_strands_nothing(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let script = Script::new(|_, _| Act::Fail);
+        let relay = shop.relay();
+        let consumer = shop.consumer(&script, shipping().max_attempts(1000));
+        shop.order(1).await;
+        eventually("three starts", DEADLINE, async || script.starts(1) >= 3).await;
+        consumer.stop().await;
+        let starts = script.starts(1);
+        let consumer = shop.consumer(&script, shipping().max_attempts(2));
+        let dead = shop.await_dead_letters(1).await;
+        assert_eq!((dead[0].reason.as_str(), dead[0].attempts), ("out-of-attempts", starts), "{dead:?}");
+        assert_eq!(script.starts(1), starts, "it is not started beyond its limit");
+        consumer.stop().await;
+        relay.stop().await;
+    }
+
+    /// R6 and R8: bodies made to break a reader are given up at once, and stop nobody.
+    async fn hostile_bodies_are_given_up_at_once(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let script = Script::always_ship();
+        let keys: Vec<String> = (0..80_000).map(|key| format!("\"k{key}\":0")).collect();
+        let deep = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
+        let hostile: Vec<Vec<u8>> = vec![
+            Vec::new(),
+            b"null".to_vec(),
+            vec![b'['; 900_000],
+            format!("{{\"number\":1,\"customer\":{}}}", deep(100_000)).into(),
+            format!("{{\"number\":{}}}", "1".repeat(100_000)).into(),
+            format!("{{{}}}", keys.join(",")).into(),
+            b"{\"number\":1,\"number\":2}".to_vec(),
+            b"{\"number\":1,\"customer\":\"\xff\xfe\"}".to_vec(),
+            b"{\"number\":1,\"customer\":null}}".to_vec(),
+        ];
+        let relay = shop.relay();
+        let consumer = shop.consumer(&script, shipping());
+        let client = shop.nats.nats().connect().await;
+        for (number, body) in (1..).zip(&hostile) {
+            shop.order(number).await;
+            let mut headers = async_nats::HeaderMap::new();
+            let id = format!("hostile {number}");
+            for (name, value) in
+                [("ce-specversion", "1.0"), ("ce-id", &id), ("ce-source", "y"), ("ce-type", "shop.orders.placed")]
+            {
+                headers.append(name, value);
+            }
+            client.publish_with_headers("shop.orders.placed", headers, body.clone().into()).await.unwrap();
+        }
+        // Depth in a field that nobody reads is no reason to refuse the rest.
+        let mut headers = async_nats::HeaderMap::new();
+        for (name, value) in
+            [("ce-specversion", "1.0"), ("ce-id", "deep"), ("ce-source", "y"), ("ce-type", "shop.orders.placed")]
+        {
+            headers.append(name, value);
+        }
+        let body = format!("{{\"number\":50,\"customer\":null,\"unread\":{}}}", deep(100_000));
+        client.publish_with_headers("shop.orders.placed", headers, body.into()).await.unwrap();
+        client.flush().await.unwrap();
+        let good = i64::try_from(hostile.len()).unwrap();
+        shop.await_effects((1..=good).chain([50])).await;
+        let dead = shop.await_dead_letters(hostile.len()).await;
+        for letter in &dead {
+            assert_eq!((letter.reason.as_str(), letter.attempts), ("undecodable", 1), "{letter:?}");
+        }
+        // Headers that end the connection of whoever reads them.
+        let headers = b"NATS/1.0\r\nce-id: \xff\xfe\r\n\r\n";
+        publish_raw(shop.nats.nats().url(), "shop.orders.placed", headers, b"raw").await;
+        shop.order(100).await;
+        shop.await_effects((1..=good).chain([50, 100])).await;
+        let with_raw = shop.await_dead_letters(hostile.len() + 1).await;
+        let raw = with_raw.iter().find(|letter| letter.size == 3).expect("the raw one");
+        assert_eq!((raw.reason.as_str(), raw.deliveries), ("undecodable", Some(2)), "{raw:?}");
+        let letters = shop.bus.dead_letters(shop.broker.clone());
+        let shown = letters.show(raw.id).await.unwrap().expect("the letter");
+        assert!(shown.headers.get("outbox-raw-headers").is_some(), "{shown:?}");
+        let mut sizes: Vec<_> = dead.iter().map(|letter| letter.size).collect();
+        let mut sent: Vec<_> = hostile.iter().map(Vec::len).collect();
+        sizes.sort_unstable();
+        sent.sort_unstable();
+        assert_eq!(sizes, sent, "the bodies are kept whole");
+        consumer.stop().await;
+        relay.stop().await;
+    }
+
+    /// R2 and R4: answers of the broker that are lost cost a second publish under the same id, and no
+    /// second effect.
+    async fn lost_answers_of_the_broker_double_no_effect(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let url = shop.nats.nats().url();
+        let proxy = Proxy::start(url).await;
+        let broker = JetStream::builder()
+            .stream(StreamSpec::new("SHOP", ["shop.>"]))
+            .ack_timeout(Duration::from_secs(1))
+            .ping_interval(Duration::from_secs(1))
+            .connect(proxy.through(url))
+            .await
+            .unwrap();
+        let stop = CancellationToken::new();
+        let relaying = tokio::spawn(shop.bus.runtime(broker).relay(crate::shop::relay()).run(stop.clone()));
+        shop.order(1).await;
+        shop.await_empty("outbox").await;
+        let ids: Vec<_> = {
+            proxy.drop_direction(Direction::Downstream);
+            let tx = shop.db.connection.begin().await.unwrap();
+            let mut ids = Vec::new();
+            for number in 2..=20 {
+                ids.push(shop.order_in(&tx, number, None).await.to_string());
+            }
+            tx.commit().await.unwrap();
+            ids
+        };
+        shop.await_published(1..=20).await;
+        assert_eq!(shop.count("outbox").await + shop.count("outbox_held").await, 19, "unconfirmed rows stay");
+        proxy.restore().await;
+        shop.await_empty("outbox").await;
+        shop.await_empty("outbox_held").await;
+        for message in shop.stream().await.iter().skip(1) {
+            let id = message.header("Nats-Msg-Id").expect("an id").to_owned();
+            assert!(ids.contains(&id), "{id}");
+        }
+        let consumer = shop.consumer(&Script::always_ship(), shipping());
+        shop.await_effects(1..=20).await;
+        eventually("all settled", DEADLINE, async || settled(&shop).await).await;
+        assert_eq!(shop.effects().await.len(), 20);
+        consumer.stop().await;
+        stop.cancel();
+        relaying.await.unwrap().unwrap();
+    }
+
+    /// R5 and R8: handlers that want more connections than there are spend no attempts, and get on.
+    async fn handlers_that_exhaust_their_pool_get_on(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let mut options = ConnectOptions::new(&shop.db.url);
+        options.max_connections(5).acquire_timeout(Duration::from_millis(300)).sqlx_logging(false);
+        let pool = sea_orm::Database::connect(options).await.unwrap();
+        let store = SeaOrm::builder(pool.clone()).share_connections().build().unwrap();
+        let relay = shop.relay();
+        for number in 1..=30 {
+            shop.order(number).await;
+        }
+        shop.await_published(1..=30).await;
+        let stop = CancellationToken::new();
+        let runtime = Bus::new(store)
+            .runtime(shop.broker.clone())
+            .state(pool)
+            .consumer(Consumer::of(ship_greedily {}));
+        let running = tokio::spawn(runtime.run(stop.clone()));
+        shop.await_effects(1..=30).await;
+        assert!(shop.dead_letters().await.is_empty());
+        stop.cancel();
+        running.await.unwrap().unwrap();
+        relay.stop().await;
+    }
+
+    /// R5: while builds with and without a handler share a durable, a message that only the newer one
+    /// takes waits for it, with no attempt spent; it is given up if no such build comes.
+    async fn a_message_for_a_newer_build_waits_for_its_deploy(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let script = Script::always_ship();
+        let older = || shipping().max_attempts(1).newer_version_delay(Duration::from_millis(400));
+        let newer = || older().handler(cancel {});
+        let relay = shop.relay();
+        let cancel = async |number: i64| {
+            let tx = shop.db.connection.begin().await.unwrap();
+            shop.bus.publish(&tx, &OrderCancelled { number }).await.unwrap();
+            tx.commit().await.unwrap();
+        };
+        // The first process of the newer build widens the durable.
+        let deploying = shop.consumer(&script, newer());
+        cancel(1).await;
+        shop.await_effects([101]).await;
+        deploying.stop().await;
+        let old = shop.consumer(&script, older());
+        cancel(2).await;
+        eventually("the older build has met it", DEADLINE, async || shop.count("inbox_attempt").await == 1).await;
+        let new = shop.consumer(&script, newer());
+        old.stop().await;
+        shop.await_effects([101, 102]).await;
+        shop.await_empty("inbox_attempt").await;
+        assert!(shop.dead_letters().await.is_empty());
+        new.stop().await;
+        // A build that was rolled back for good.
+        let old = shop.consumer(&script, older());
+        cancel(3).await;
+        let dead = shop.await_dead_letters(1).await;
+        assert_eq!((dead[0].reason.as_str(), dead[0].attempts), ("unknown-type", 0), "{dead:?}");
+        assert!(dead[0].error.contains("shop.orders.cancelled"), "{dead:?}");
+        old.stop().await;
+        relay.stop().await;
     }
 
     /// R6: whatever a message does, it ends in the dead letters with its reason and history, and the
@@ -72,7 +386,7 @@ on_every_database! {
             _ => Act::Ship,
         });
         let relay = shop.relay();
-        let consumer = shop.consumer(&script, shipping().max_attempts(3).timeout(Duration::from_millis(200)));
+        let consumer = shop.consumer(&script, shipping().max_attempts(3).timeout(Duration::from_secs(1)));
         for number in 1..=20 {
             shop.order(number).await;
         }
@@ -90,9 +404,18 @@ on_every_database! {
         assert_eq!(of("out-of-attempts"), 3, "{dead:#?}");
         assert_eq!(of("rejected"), 1, "{dead:#?}");
         assert_eq!(of("undecodable"), 2, "{dead:#?}");
+        let letters = shop.bus.dead_letters(shop.broker.clone());
         for letter in dead.iter().filter(|letter| letter.reason == "out-of-attempts") {
             assert_eq!(letter.attempts, 3, "{letter:?}");
             assert_eq!(letter.consumer.as_deref(), Some("shipping"));
+            assert_eq!(letter.event_type.as_deref(), Some("shop.orders.placed"));
+            assert!(letter.deliveries >= Some(3) && letter.first_failed_at.is_some(), "{letter:?}");
+            let origin = letter.origin.as_ref().expect("where it is stored");
+            let message_id = letter.message_id.expect("its id").to_string();
+            let original = shop.stream().await.remove(usize::try_from(origin.sequence).unwrap() - 1);
+            assert_eq!(original.header("ce-id"), Some(message_id.as_str()));
+            let shown = letters.show(letter.id).await.unwrap().expect("the letter");
+            assert_eq!(shown.payload, original.payload);
         }
         assert!(dead.iter().any(|letter| letter.error.contains("lost its head")));
         assert_eq!((script.starts(1), script.starts(2), script.starts(3), script.starts(4)), (3, 1, 3, 3));
@@ -194,6 +517,185 @@ on_every_database! {
         consumer.stop().await;
         relay.stop().await;
     }
+}
+
+/// The log of one thread.
+#[derive(Clone, Default)]
+pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).expect("a log in UTF-8");
+        // Not `lines()`, which takes a carriage return for a part of the line's end.
+        text.trim_end().split('\n').map(str::to_owned).collect()
+    }
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[handler(consumer = "shipping")]
+async fn reject_all(order: OrderPlaced, cx: Context) -> Result<(), HandlerError> {
+    let _ = order;
+    Err(HandlerError::reject(format!(
+        "no\r\n2026-01-01 INFO all is well \u{1b}[2J\u{202e}{}",
+        cx.correlation_id()
+    )))
+}
+
+/// Copies of a handled message are no news.
+#[tokio::test]
+async fn copies_are_no_news_in_the_log() {
+    let shop = Shop::open(Database::Sqlite.fresh().await).await;
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    let guard = subscriber.set_default();
+    let client = shop.nats.nats().connect().await;
+    for _ in 0..100 {
+        let mut headers = async_nats::HeaderMap::new();
+        for (name, value) in [
+            ("ce-specversion", "1.0"),
+            ("ce-id", "the same"),
+            ("ce-source", "y"),
+            ("ce-type", "shop.orders.placed"),
+        ] {
+            headers.append(name, value);
+        }
+        let body = r#"{"number":1,"customer":null}"#;
+        client
+            .publish_with_headers("shop.orders.placed", headers, body.into())
+            .await
+            .unwrap();
+    }
+    client.flush().await.unwrap();
+    let consumer = shop.consumer(&Script::always_ship(), shipping());
+    shop.await_effects([1]).await;
+    eventually("all copies settled", DEADLINE, async || {
+        settled(&shop).await
+    })
+    .await;
+    consumer.stop().await;
+    drop(guard);
+    for line in log.lines() {
+        assert!(!line.contains("WARN") && !line.contains("ERROR"), "{line}");
+    }
+}
+
+/// Whatever others write into a message, a record of the log stays one line without control characters
+/// and of a limited length, payloads stay out of it, and so it is in a listing of dead letters.
+#[tokio::test]
+async fn what_others_write_forges_no_log_line() {
+    let shop = Shop::open(Database::Sqlite.fresh().await).await;
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_span_events(FmtSpan::CLOSE)
+        .with_writer(move || writer.clone())
+        .finish();
+    let guard = subscriber.set_default();
+    let client = shop.nats.nats().connect().await;
+    let hostile = "x%0D%0A2026-01-01T00:00:00Z%20ERROR%20forged%1B%5B2J%E2%80%AE";
+    let long = "y".repeat(20_000);
+    let known = "shop.orders.placed";
+    let (good, bad) = (r#"{"number":1,"customer":null}"#, r#"{"number":"a mark"}"#);
+    for (id, event_type, correlation, body) in [
+        (hostile, hostile, hostile, good),
+        (long.as_str(), "z", "1", good),
+        ("2%0A", known, hostile, good),
+        ("3", known, long.as_str(), good),
+        ("4", known, "2", bad),
+    ] {
+        let mut headers = async_nats::HeaderMap::new();
+        for (name, value) in [
+            ("ce-specversion", "1.0"),
+            ("ce-id", id),
+            ("ce-source", hostile),
+            ("ce-type", event_type),
+            ("ce-correlationid", correlation),
+            ("ce-traceparent", correlation),
+            ("tenant", "a mark"),
+        ] {
+            headers.append(name, value);
+        }
+        client
+            .publish_with_headers(known, headers, body.into())
+            .await
+            .unwrap();
+    }
+    client.flush().await.unwrap();
+    let stop = CancellationToken::new();
+    let consumer = Consumer::of(reject_all {}).newer_version_delay(Duration::from_millis(10));
+    let runtime = shop.bus.runtime(shop.broker.clone()).consumer(consumer);
+    let running = tokio::spawn(runtime.run(stop.clone()));
+    let dead = shop.await_dead_letters(5).await;
+    stop.cancel();
+    running.await.unwrap().unwrap();
+    drop(guard);
+    let strange =
+        |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let lines = log.lines();
+    let about = |what: &str| lines.iter().filter(|line| line.contains(what)).count();
+    assert_eq!(about("dead-lettered"), 5, "{lines:#?}");
+    assert!(
+        about("handling failed") >= 3 && about("waits for a build") >= 2,
+        "{lines:#?}"
+    );
+    for line in &lines {
+        assert!(line.starts_with("20"), "a forged line: {line}");
+        assert!(!line.contains(strange), "{line:?}");
+        assert!(line.len() < 4000, "{} bytes: {line}", line.len());
+        assert!(
+            !line.contains("a mark"),
+            "a value of a payload or header: {line}"
+        );
+    }
+    for letter in &dead {
+        let texts = [
+            Some(&letter.subject),
+            Some(&letter.error),
+            Some(&letter.reason),
+            letter.event_type.as_ref(),
+            letter.key.as_ref(),
+        ];
+        for text in texts.into_iter().flatten() {
+            assert!(
+                !text.contains(strange) && text.chars().count() <= 1001,
+                "{text:?}"
+            );
+        }
+        assert!(!format!("{letter:?}").contains("a mark"), "{letter:?}");
+    }
+}
+
+/// Publishes without any client library in the way.
+async fn publish_raw(url: &str, subject: &str, headers: &[u8], payload: &[u8]) {
+    let address = url.strip_prefix("nats://").expect("a NATS URL");
+    let mut stream = BufReader::new(TcpStream::connect(address).await.unwrap());
+    let mut line = String::new();
+    stream.read_line(&mut line).await.unwrap();
+    let (head, total) = (headers.len(), headers.len() + payload.len());
+    let mut out = b"CONNECT {\"verbose\":false,\"headers\":true}\r\n".to_vec();
+    out.extend(format!("HPUB {subject} {head} {total}\r\n").bytes());
+    out.extend(headers);
+    out.extend(payload);
+    out.extend(b"\r\nPING\r\n");
+    stream.write_all(&out).await.unwrap();
+    line.clear();
+    stream.read_line(&mut line).await.unwrap();
+    assert_eq!(line, "PONG\r\n");
 }
 
 /// Whether the consumer has settled everything in the stream.

@@ -2,7 +2,11 @@
 //!
 //! One module for each group of rules; `shop` is the service that they all run.
 
+mod archiving;
+mod batches;
+mod brokers;
 mod consuming;
+mod databases;
 mod dying;
 mod interop;
 mod layers;
@@ -11,6 +15,7 @@ mod ordering;
 mod outages;
 mod publishing;
 mod relaying;
+mod server;
 mod shop;
 mod starting;
 mod stopping;

@@ -3,7 +3,11 @@
 use std::{collections::HashMap, sync::OnceLock, time::Duration};
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use outbox_core::{TraceContext, store::HeldReason};
+use outbox_core::{
+    Bus, DeadLetterFilter, DeadLetterId, MemoryBroker, TraceContext,
+    store::{HeldReason, InboxStore, Pool, Store},
+};
+use outbox_seaorm::{Clock, ManualClock, SeaOrm};
 use outbox_tests::{Database, TestDatabase, eventually, on_every_database};
 
 use crate::shop::{Act, DEADLINE, Script, Shop, shipping};
@@ -76,6 +80,60 @@ on_every_database! {
         assert!(!health.report().live);
     }
 
+    /// A relay that has given its lease up says so before another one can be active.
+    async fn a_relay_that_stands_back_does_not_say_that_it_is_active(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let options = crate::shop::relay().lease(Duration::from_secs(2));
+        let runtime = shop.bus.runtime(shop.broker.clone()).relay(options);
+        let health = runtime.health();
+        let stop = tokio_util::sync::CancellationToken::new();
+        let running = tokio::spawn(runtime.run(stop.clone()));
+        eventually("an active relay", DEADLINE, async || {
+            health.report().relay.is_some_and(|relay| relay.state == outbox_core::RelayState::Active)
+        })
+        .await;
+        shop.nats.kill();
+        eventually("a lease that is given up", DEADLINE, async || {
+            shop.count("outbox_lease WHERE owner IS NULL").await == 1
+        })
+        .await;
+        let report = health.report();
+        let relay = report.relay.clone().unwrap();
+        assert_eq!(relay.state, outbox_core::RelayState::Standby, "{report:?}");
+        assert!(report.problems.iter().any(|problem| problem.contains("broker")), "{report:?}");
+        stop.cancel();
+        running.await.unwrap().unwrap();
+    }
+
+    /// The runtime prunes what the inbox has remembered for long enough, unasked.
+    async fn the_inbox_shrinks_by_itself(db: TestDatabase) {
+        let clock = ManualClock::default();
+        let store = SeaOrm::builder(db.connection.clone()).clock(Clock::Manual(clock.clone())).build().unwrap();
+        store.migrate().await.unwrap();
+        for days in [2, 6, 0] {
+            let tx = store.begin(Pool::Consumer).await.unwrap();
+            let ids: Vec<_> = (0..1500).map(|_| uuid::Uuid::now_v7()).collect();
+            store.record(&tx, "shipping", &ids).await.unwrap();
+            store.commit(tx).await.unwrap();
+            store.open_start("shipping", ids[0], false).await.unwrap();
+            clock.advance(Duration::from_secs(86_400) * days);
+        }
+        let stop = tokio_util::sync::CancellationToken::new();
+        let runtime = Bus::new(store).runtime(MemoryBroker::new());
+        let running = tokio::spawn(runtime.run(stop.clone()));
+        let count = async |table: &str| {
+            let sql = format!("SELECT COUNT(*) AS number FROM {table}");
+            crate::shop::numbers(&db.connection, &sql).await[0]
+        };
+        eventually("the rows of the last week alone", DEADLINE, async || {
+            let left = (count("inbox").await, count("inbox_attempt").await);
+            if left == (3000, 2) { Ok(()) } else { Err(format!("{left:?}")) }
+        })
+        .await;
+        stop.cancel();
+        running.await.unwrap().unwrap();
+    }
+
     /// Held rows are listed by reason, with their errors.
     async fn held_rows_are_counted_and_listed_by_reason(db: TestDatabase) {
         use sea_orm::ConnectionTrait;
@@ -92,6 +150,34 @@ on_every_database! {
         let backlog = shop.bus.backlog().await.unwrap();
         assert_eq!(backlog.held.iter().find(|(reason, _)| *reason == HeldReason::Dead), Some(&(HeldReason::Dead, 1)));
         assert_eq!(backlog.oldest_age, None, "a dead row is no late one");
+        relay.stop().await;
+    }
+
+    /// However large the rows are that it looks through.
+    async fn a_listing_of_large_dead_rows_is_complete(db: TestDatabase) {
+        use sea_orm::ConnectionTrait;
+        let shop = Shop::open(db).await;
+        for number in 1..=25 {
+            shop.order(number).await;
+        }
+        let large = match shop.db.kind {
+            Database::Postgres => "convert_to(repeat('x', 900000), 'UTF8')",
+            Database::MariaDb => "REPEAT('x', 900000)",
+            Database::Sqlite => "zeroblob(900000)",
+        };
+        let sql = format!("UPDATE outbox SET headers = 'nonsense', payload = {large}");
+        shop.db.connection.execute_unprepared(&sql).await.unwrap();
+        let relay = shop.relay();
+        shop.await_empty("outbox").await;
+        let letters = shop.dead_letters().await;
+        assert_eq!(letters.len(), 25);
+        let after_outbox = match letters[9].id {
+            DeadLetterId::Outbox(id) => id,
+            other => panic!("{other}"),
+        };
+        let filter = DeadLetterFilter { after_outbox, limit: 12, ..DeadLetterFilter::default() };
+        let page = shop.bus.dead_letters(shop.broker.clone()).list(&filter).await.unwrap();
+        assert_eq!(page, letters[10..22]);
         relay.stop().await;
     }
 

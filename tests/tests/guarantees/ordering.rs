@@ -1,9 +1,9 @@
 //! R7.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use outbox_core::DeadHead;
-use outbox_tests::{TestDatabase, eventually, on_every_database};
+use outbox_core::{Backoff, DeadHead};
+use outbox_tests::{Database, TestDatabase, eventually, on_every_database};
 use sea_orm::ConnectionTrait;
 
 use crate::shop::{DEADLINE, Shop, relay};
@@ -58,6 +58,49 @@ on_every_database! {
             let of_customer: Vec<i64> = published.iter().copied().filter(|number| number % 4 == customer).collect();
             assert!(of_customer.is_sorted(), "customer {customer}: {of_customer:?}");
         }
+    }
+
+    /// R7: the followers of a row that fails for a while wait for it, and leave with it; other keys go on.
+    async fn followers_of_a_failing_row_wait_and_leave_with_it(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let js = shop.nats.nats().jetstream().await;
+        let mut config = js.get_stream("SHOP").await.unwrap().cached_info().config.clone();
+        config.max_message_size = 2_000;
+        js.update_stream(config.clone()).await.unwrap();
+        for number in 1..=3 {
+            shop.order_for(number, Some("k")).await;
+        }
+        // Blanks around a JSON value say nothing, but they are too large for the stream.
+        let blanks = "20".repeat(5_000);
+        let larger = match shop.db.kind {
+            Database::Postgres => format!("payload || decode('{blanks}', 'hex')"),
+            Database::MariaDb => format!("CONCAT(payload, X'{blanks}')"),
+            Database::Sqlite => format!("CAST(payload || X'{blanks}' AS BLOB)"),
+        };
+        let sql = format!(
+            "UPDATE outbox SET payload = {larger} WHERE seq = (SELECT s FROM (SELECT MIN(seq) AS s FROM outbox) AS m)"
+        );
+        shop.db.connection.execute_unprepared(&sql).await.unwrap();
+        for number in 4..=5 {
+            shop.order_for(number, Some("l")).await;
+        }
+        let backoff = Backoff::fixed(Duration::from_secs(4));
+        let relay = shop.relay_with(relay().backoff(backoff));
+        shop.await_published([4, 5]).await;
+        eventually("a row that fails and two that wait", DEADLINE, async || {
+            shop.count("outbox_held WHERE reason = 'failing'").await == 1
+                && shop.count("outbox_held WHERE reason = 'parked'").await == 2
+        })
+        .await;
+        config.max_message_size = -1;
+        js.update_stream(config).await.unwrap();
+        eventually("the row that failed", DEADLINE, async || shop.published().await.contains(&1)).await;
+        let began = Instant::now();
+        shop.await_published(1..=5).await;
+        assert!(began.elapsed() < Duration::from_secs(1), "they waited for {:?}", began.elapsed());
+        assert_eq!(of(&shop, 1, 3).await, [1, 2, 3]);
+        shop.await_empty("outbox_held").await;
+        relay.stop().await;
     }
 
     /// R7: `Continue`: the followers of a dead row go on without it.

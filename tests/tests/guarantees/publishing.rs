@@ -1,6 +1,7 @@
 //! R1 and R2, the publisher's side.
 
-use outbox_core::{Publish, error::StoreErrorKind};
+use outbox_core::{Bus, Publish, error::StoreErrorKind};
+use outbox_seaorm::SeaOrm;
 use outbox_tests::{TestDatabase, on_every_database};
 use sea_orm::TransactionTrait;
 
@@ -86,9 +87,84 @@ on_every_database! {
         unit.nested(async { unit.publish(&event(7)).map(|_| ()) }).await.unwrap();
         unit.commit().await.unwrap();
 
+        // What a savepoint has committed is rolled back with the rest.
+        let tx = db.begin().await.unwrap();
+        shop.order_in(&tx, 8, None).await;
+        let savepoint = tx.begin().await.unwrap();
+        shop.order_in(&savepoint, 9, None).await;
+        savepoint.commit().await.unwrap();
+        tx.rollback().await.unwrap();
+
         let relay = shop.relay();
         shop.await_published([1, 3, 5, 7]).await;
+        shop.await_empty("outbox").await;
         relay.stop().await;
+        assert_eq!(shop.published().await, [1, 3, 5, 7]);
+    }
+
+    /// R1, again and again on few connections: one that is dropped comes back at once, rolled back.
+    async fn dropped_transactions_give_their_connections_back(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let two = shop.db.connect(2).await;
+        let bus = Bus::new(SeaOrm::new(two.clone()));
+        for round in 0..100 {
+            let tx = two.begin().await.unwrap();
+            Shop::write_order(&bus, &tx, round, None).await.unwrap();
+            match round % 4 {
+                0 => drop(tx),
+                1 => tx.rollback().await.unwrap(),
+                2 => {
+                    let panicked = tokio::spawn(async move {
+                        let _tx = tx;
+                        panic!("as a handler of HTTP requests may");
+                    });
+                    assert!(panicked.await.unwrap_err().is_panic());
+                }
+                _ => {
+                    tx.rollback().await.unwrap();
+                    let unit = bus.begin().await.unwrap();
+                    bus.publish(&unit, &event(round)).await.unwrap();
+                }
+            }
+        }
+        let tx = two.begin().await.unwrap();
+        Shop::write_order(&bus, &tx, 1000, None).await.unwrap();
+        tx.commit().await.unwrap();
+        assert_eq!(shop.count("outbox").await, 1);
+        let relay = shop.relay();
+        shop.await_published([1000]).await;
+        relay.stop().await;
+    }
+
+    /// R2: one id twice is two rows, of which JetStream stores one; equal events without ids are two.
+    async fn an_id_that_is_used_twice_harms_no_transaction(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let db = &shop.db.connection;
+        let id = uuid::Uuid::new_v4();
+        let tx = db.begin().await.unwrap();
+        for number in [1, 2] {
+            shop.bus.publish_with(&tx, &event(number), Publish::new().id(id)).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+        let tx = db.begin().await.unwrap();
+        shop.bus.publish_with(&tx, &event(3), Publish::new().id(id)).await.unwrap();
+        for _ in 0..2 {
+            shop.bus.publish(&tx, &event(4)).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+        assert_eq!(shop.count("outbox").await, 5);
+        let relay = shop.relay();
+        shop.await_empty("outbox").await;
+        // Also when the first row is gone.
+        let tx = db.begin().await.unwrap();
+        shop.bus.publish_with(&tx, &event(5), Publish::new().id(id)).await.unwrap();
+        tx.commit().await.unwrap();
+        shop.order(6).await;
+        shop.await_published([1, 4, 6]).await;
+        shop.await_empty("outbox").await;
+        relay.stop().await;
+        assert_eq!(shop.stream().await.len(), 4, "one of the id, two equal ones, and the last");
+        assert_eq!(shop.count("outbox_held").await, 0);
     }
 
     /// R1: a unit of work whose transaction the database has ended says so and commits nothing.

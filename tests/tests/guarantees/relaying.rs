@@ -1,12 +1,19 @@
 //! R2 and R8, the relay's side.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use outbox_core::{DispatchError, Relay, RelayOptions};
-use outbox_tests::{Database, NatsConfig, NatsServer, TestDatabase, eventually, on_every_database};
-use sea_orm::ConnectionTrait;
+use outbox_core::{
+    Backoff, Bus, DeadLetterFilter, DispatchError, MemoryBroker, Publish, Relay, RelayOptions,
+    store::HeldReason,
+};
+use outbox_seaorm::{Clock, ManualClock, SeaOrm};
+use outbox_tests::{
+    Database, NatsConfig, NatsServer, SqliteFile, TestDatabase, eventually, on_every_database,
+};
+use sea_orm::{ConnectionTrait, TransactionTrait};
+use tokio_util::sync::CancellationToken;
 
-use crate::shop::{DEADLINE, Shop, relay};
+use crate::shop::{Act, DEADLINE, OrderPlaced, Script, Shop, numbers, relay, shipping};
 
 on_every_database! {
     /// R2: the broker is away when the events are written, and comes back.
@@ -91,6 +98,204 @@ on_every_database! {
         relay.stop().await;
     }
 
+    /// R8: the oldest rows, more than a batch of them, can never go: the others go, each once.
+    async fn rows_that_always_fail_fill_no_batch(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let js = shop.nats.nats().jetstream().await;
+        let mut config = js.get_stream("SHOP").await.unwrap().cached_info().config.clone();
+        config.max_message_size = 2_000;
+        // So that a row that is sent twice is stored twice.
+        config.duplicate_window = Duration::from_millis(100);
+        js.update_stream(config).await.unwrap();
+        for number in 1..=25 {
+            shop.order(number).await;
+        }
+        let blob = "79".repeat(5_000);
+        let payload = match shop.db.kind {
+            Database::Postgres => format!("decode('{blob}', 'hex')"),
+            Database::MariaDb | Database::Sqlite => format!("X'{blob}'"),
+        };
+        shop.db.connection.execute_unprepared(&format!("UPDATE outbox SET payload = {payload}")).await.unwrap();
+        for number in 26..=45 {
+            shop.order(number).await;
+        }
+        let slow = Backoff::fixed(Duration::from_secs(1));
+        let relay = shop.relay_with(relay().batch(10).max_attempts(3).backoff(slow));
+        shop.await_published(26..=45).await;
+        assert_eq!(shop.count("outbox_held WHERE reason = 'dead'").await, 0, "the good ones did not wait for the others");
+        let dead = shop.await_dead_letters(25).await;
+        assert!(dead.iter().all(|letter| letter.attempts == 3 && letter.error.contains("size")), "{dead:?}");
+        shop.await_empty("outbox").await;
+        relay.stop().await;
+        assert_eq!(shop.stream().await.len(), 20);
+    }
+
+    /// R2: a second target has an outbox and a relay of its own, and its own held rows.
+    async fn a_second_target_is_relayed_by_itself(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let store = SeaOrm::builder(shop.db.connection.clone()).target("analytics").build().unwrap();
+        store.migrate().await.unwrap();
+        let bus = Bus::new(store).target("analytics");
+        let place = async |number: i64| {
+            let tx = shop.db.connection.begin().await.unwrap();
+            Shop::write_order(&bus, &tx, number, None).await.unwrap();
+            tx.commit().await.unwrap();
+        };
+        for number in 1..=10 {
+            place(number).await;
+        }
+        let sql = "UPDATE outbox_analytics SET headers = 'nonsense' WHERE seq = (SELECT s FROM (SELECT MIN(seq) AS s FROM outbox_analytics) AS m)";
+        shop.db.connection.execute_unprepared(sql).await.unwrap();
+        let stop = CancellationToken::new();
+        let relay = Relay::new(bus.clone(), shop.broker.clone()).options(relay());
+        let running = tokio::spawn({
+            let stop = stop.clone();
+            async move { relay.run(stop).await }
+        });
+        let other = shop.relay();
+        shop.await_published(2..=10).await;
+        shop.await_empty("outbox_analytics").await;
+        let dead = bus.held(&[HeldReason::Dead], 0, 10).await.unwrap();
+        assert_eq!(dead.len(), 1);
+        assert!(shop.dead_letters().await.is_empty(), "it is none of the first target's");
+        shop.db.connection.execute_unprepared("UPDATE outbox_held SET headers = ''").await.unwrap();
+        let letters = bus.dead_letters(shop.broker.clone());
+        let letter = letters.list(&DeadLetterFilter::default()).await.unwrap();
+        assert!(letters.replay(letter[0].id).await.unwrap());
+        shop.await_published(1..=10).await;
+        shop.await_empty("outbox_held").await;
+        stop.cancel();
+        running.await.unwrap();
+        other.stop().await;
+        assert_eq!(shop.stream().await.len(), 10);
+    }
+
+    /// R2: the database's clock and that of the hosts differ by far: what counts is the time that passes.
+    async fn a_clock_that_disagrees_with_the_hosts_harms_nothing(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let clock = ManualClock::new(ManualClock::default().now() - Duration::from_secs(600));
+        let ticking = tokio::spawn({
+            let clock = clock.clone();
+            async move {
+                let mut last = Instant::now();
+                loop {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    clock.advance(last.elapsed());
+                    last = Instant::now();
+                }
+            }
+        });
+        let open = || SeaOrm::builder(shop.db.connection.clone()).clock(Clock::Manual(clock.clone())).build().unwrap();
+        let bus = Bus::new(open());
+        let stop = CancellationToken::new();
+        let relays: Vec<_> = [bus.clone(), Bus::new(open())]
+            .into_iter()
+            .map(|bus| {
+                let options = relay().max_attempts(3).backoff(Backoff::fixed(Duration::from_millis(400)));
+                let relay = Relay::new(bus, shop.broker.clone()).options(options);
+                let stop = stop.clone();
+                tokio::spawn(async move { relay.run(stop).await })
+            })
+            .collect();
+        let js = shop.nats.nats().jetstream().await;
+        let mut config = js.get_stream("SHOP").await.unwrap().cached_info().config.clone();
+        config.max_message_size = 2_000;
+        js.update_stream(config).await.unwrap();
+        for (round, number) in [10, 20, 30].into_iter().enumerate() {
+            // Ten minutes behind, an hour ahead, and three days ahead.
+            clock.advance(Duration::from_secs([0, 4_200, 255_600][round]));
+            let began = Instant::now();
+            let tx = shop.db.connection.begin().await.unwrap();
+            Shop::write_order(&bus, &tx, number, None).await.unwrap();
+            let large = Publish::new().header("large", "x".repeat(3_000));
+            bus.publish_with(&tx, &OrderPlaced { number: number + 1, customer: None }, large).await.unwrap();
+            let delayed = Publish::new().delay(Duration::from_secs(1));
+            bus.publish_with(&tx, &OrderPlaced { number: number + 2, customer: None }, delayed).await.unwrap();
+            tx.commit().await.unwrap();
+            bus.wake();
+            eventually("the fresh event", DEADLINE, async || shop.published().await.contains(&number)).await;
+            eventually("the delayed event", DEADLINE, async || shop.published().await.contains(&(number + 2))).await;
+            assert!(began.elapsed() >= Duration::from_secs(1), "it was sent early");
+            eventually("the row that fails", DEADLINE, async || {
+                shop.count("outbox_held WHERE reason = 'dead' AND attempts = 3").await == round as i64 + 1
+            })
+            .await;
+            assert!(began.elapsed() >= Duration::from_millis(400), "two delays of 200 ms at least");
+            assert!(began.elapsed() < Duration::from_secs(20), "it waited for a clock");
+        }
+        stop.cancel();
+        for relay in relays {
+            relay.await.unwrap();
+        }
+        ticking.abort();
+        assert_eq!(shop.stream().await.len(), 6);
+    }
+
+    /// R5 and R8: the relay's connections are cut and its table is missing for a while; it goes on by
+    /// itself, and says what is wrong meanwhile.
+    async fn a_relay_survives_what_befalls_its_database(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let runtime = shop.bus.runtime(shop.broker.clone()).relay(relay());
+        let health = runtime.health();
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(runtime.run(stop.clone()));
+        shop.order(1).await;
+        shop.await_published([1]).await;
+
+        let others = match shop.db.kind {
+            Database::Postgres => Some(
+                "SELECT COUNT(pg_terminate_backend(pid)) AS number FROM pg_stat_activity \
+                 WHERE datname = current_database() AND pid <> pg_backend_pid()",
+            ),
+            Database::MariaDb => Some(
+                "SELECT id AS number FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()",
+            ),
+            Database::Sqlite => None,
+        };
+        if let Some(others) = others {
+            let one = shop.db.connect(1).await;
+            let found = numbers(&one, others).await;
+            if shop.db.kind == Database::MariaDb {
+                for id in found {
+                    // It may have ended meanwhile.
+                    let _ = one.execute_unprepared(&format!("KILL {id}")).await;
+                }
+            }
+            eventually("the test's own connections work again", DEADLINE, async || {
+                shop.db.connection.execute_unprepared("SELECT 1").await
+            })
+            .await;
+            shop.order(2).await;
+            shop.await_published([1, 2]).await;
+        } else {
+            shop.order(2).await;
+        }
+
+        shop.order(3).await;
+        shop.await_published([1, 2, 3]).await;
+        let rename = async |from: &str, to: &str| {
+            let sql = format!("ALTER TABLE {from} RENAME TO {to}");
+            eventually("the table renamed", DEADLINE, async || shop.db.connection.execute_unprepared(&sql).await).await;
+        };
+        rename("outbox", "elsewhere").await;
+        eventually("a report that names the database", DEADLINE, async || {
+            let report = health.report();
+            let seen = !report.ready && report.problems.iter().any(|problem| problem.contains("database"));
+            if seen { Ok(()) } else { Err(format!("{report:?}")) }
+        })
+        .await;
+        rename("elsewhere", "outbox").await;
+        shop.order(4).await;
+        shop.await_published(1..=4).await;
+        eventually("a report without problems", DEADLINE, async || {
+            let report = health.report();
+            if report.ready && report.problems.is_empty() { Ok(()) } else { Err(format!("{report:?}")) }
+        })
+        .await;
+        stop.cancel();
+        running.await.unwrap().unwrap();
+    }
+
     /// R8: rows that were edited by hand are held alone, without touching the connection.
     async fn broken_rows_are_held_alone(db: TestDatabase) {
         let shop = Shop::open(db).await;
@@ -159,7 +364,8 @@ on_every_database! {
             shop.order(number).await;
         }
         // Small hands: the rows of the full stream must make room.
-        let relay = shop.relay_with(small_hands());
+        // And none of their waiting counts as a failure: the first would make a row dead.
+        let relay = shop.relay_with(small_hands().max_attempts(1));
         shop.await_published(101..=200).await;
         let roomy = async_nats::jetstream::stream::Config { max_messages: 1000, ..full };
         js.update_stream(roomy).await.unwrap();
@@ -193,6 +399,70 @@ on_every_database! {
         assert!(matches!(refused, DispatchError::NotActive { .. }), "{refused}");
         active.stop().await;
         assert_eq!(relay.dispatch_batch().await.unwrap().published, 0);
+    }
+}
+
+/// R2 and R4: publisher, relay, consumer and an operator over one connection to SQLite, with failures.
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_works_over_one_sqlite_connection() {
+    let file = SqliteFile::new();
+    for url in [file.url(), "sqlite::memory:".to_owned()] {
+        let mut options = sea_orm::ConnectOptions::new(url);
+        options.max_connections(1);
+        let db = sea_orm::Database::connect(options).await.unwrap();
+        for table in ["orders", "effects"] {
+            let sql = format!("CREATE TABLE {table} (number BIGINT NOT NULL)");
+            db.execute_unprepared(&sql).await.unwrap();
+        }
+        let store = SeaOrm::new(db.clone());
+        store.migrate().await.unwrap();
+        let bus = Bus::new(store);
+        let broker = MemoryBroker::new();
+        let script = Script::new(|number, before| match (number % 10, before) {
+            (7, _) => Act::Reject,
+            (3, 0) => Act::Fail,
+            (5, 0) => Act::FailAfterTheEffect,
+            _ => Act::Ship,
+        });
+        let stop = CancellationToken::new();
+        let runtime = bus
+            .runtime(broker.clone())
+            .state(script)
+            .relay(relay())
+            .consumer(shipping());
+        let running = tokio::spawn(runtime.run(stop.clone()));
+        for number in 1..=100 {
+            let tx = db.begin().await.unwrap();
+            Shop::write_order(&bus, &tx, number, None).await.unwrap();
+            tx.commit().await.unwrap();
+        }
+        let effects = "SELECT number FROM effects ORDER BY number";
+        let expected: Vec<i64> = (1..=100).filter(|number| number % 10 != 7).collect();
+        eventually("all effects", DEADLINE, async || {
+            let found = numbers(&db, effects).await;
+            if found == expected {
+                Ok(())
+            } else {
+                Err(format!("{found:?}"))
+            }
+        })
+        .await;
+        let letters = bus.dead_letters(broker);
+        eventually("all dead letters", DEADLINE, async || {
+            letters
+                .list(&DeadLetterFilter::default())
+                .await
+                .unwrap()
+                .len()
+                == 10
+        })
+        .await;
+        eventually("an empty outbox", DEADLINE, async || {
+            bus.backlog().await.unwrap().waiting == 0
+        })
+        .await;
+        stop.cancel();
+        assert_eq!(running.await.unwrap().unwrap().abandoned, 0);
     }
 }
 

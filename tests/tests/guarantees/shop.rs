@@ -7,8 +7,8 @@ use std::{
 };
 
 use outbox_core::{
-    Backoff, Bus, Consumer, Context, DeadLetterFilter, DeadLetterSummary, HandlerError,
-    IntegrationEvent, RelayOptions, RuntimeError, State, Stopped, handler,
+    Backoff, Bus, Consumer, Context, DeadLetterFilter, DeadLetterSummary, HandlerError, Health,
+    IntegrationEvent, RelayOptions, Runtime, RuntimeError, State, Stopped, handler,
 };
 use outbox_nats::{JetStream, StreamSpec};
 use outbox_seaorm::SeaOrm;
@@ -73,7 +73,8 @@ impl Script {
         Self::new(|_, _| Act::Ship)
     }
 
-    fn start(&self, number: i64) -> Act {
+    /// Counts a start, and says what to do.
+    pub(crate) fn start(&self, number: i64) -> Act {
         let mut starts = self.starts.lock().unwrap();
         let before = starts.entry(number).or_default();
         *before += 1;
@@ -148,10 +149,36 @@ pub(crate) struct Shop {
 /// A runtime in the background.
 pub(crate) struct Running {
     pub(crate) stop: CancellationToken,
+    pub(crate) health: Health,
     task: JoinHandle<Result<Stopped, RuntimeError>>,
 }
 
 impl Running {
+    pub(crate) fn start<St: Clone + Send + Sync + 'static>(
+        runtime: Runtime<SeaOrm, JetStream, St>,
+    ) -> Self {
+        let stop = CancellationToken::new();
+        Self {
+            health: runtime.health(),
+            task: tokio::spawn(runtime.run(stop.clone())),
+            stop,
+        }
+    }
+
+    /// Waits until the consumers have found out that their database is away.
+    pub(crate) async fn await_pause(&self) {
+        eventually("the consumers pause", DEADLINE, async || {
+            let report = self.health.report();
+            let paused = report.consumers.iter().any(|consumer| consumer.paused);
+            if paused {
+                Ok(())
+            } else {
+                Err(format!("{report:?}"))
+            }
+        })
+        .await;
+    }
+
     pub(crate) async fn stop(self) -> Stopped {
         self.stop.cancel();
         self.task
@@ -247,12 +274,7 @@ impl Shop {
     }
 
     pub(crate) fn relay_with(&self, options: RelayOptions) -> Running {
-        let stop = CancellationToken::new();
-        let runtime = self.bus.runtime(self.broker.clone()).relay(options);
-        Running {
-            task: tokio::spawn(runtime.run(stop.clone())),
-            stop,
-        }
+        Running::start(self.bus.runtime(self.broker.clone()).relay(options))
     }
 
     /// Starts the consumer alone.
@@ -266,17 +288,23 @@ impl Shop {
         consumer: Consumer<SeaOrm, Script>,
         stop_timeout: Duration,
     ) -> Running {
-        let stop = CancellationToken::new();
+        self.consumer_with(script, consumer, stop_timeout)
+    }
+
+    /// Starts a consumer with a state of its own.
+    pub(crate) fn consumer_with<St: Clone + Send + Sync + 'static>(
+        &self,
+        state: &St,
+        consumer: Consumer<SeaOrm, St>,
+        stop_timeout: Duration,
+    ) -> Running {
         let runtime = self
             .bus
             .runtime(self.broker.clone())
-            .state(script.clone())
+            .state(state.clone())
             .stop_timeout(stop_timeout)
             .consumer(consumer);
-        Running {
-            task: tokio::spawn(runtime.run(stop.clone())),
-            stop,
-        }
+        Running::start(runtime)
     }
 
     /// All messages of the stream.

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use outbox_core::RelayOptions;
-use outbox_tests::{Database, TestDatabase, eventually, on_every_database};
+use outbox_tests::{Database, Postgres, TestDatabase, eventually, on_every_database};
+use tokio_util::sync::CancellationToken;
 
 use crate::shop::{Act, DEADLINE, Script, Shop, relay, shipping};
 
@@ -50,4 +51,35 @@ on_every_database! {
         second.stop().await;
         relay.stop().await;
     }
+}
+
+/// R9: a stop ends in its time, whatever does not: handlers, the database, the broker.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_ends_in_its_time_whatever_hangs() {
+    let server = Postgres::start().await;
+    let db = TestDatabase::on(Database::Postgres, server.create_database().await).await;
+    let shop = Shop::open(db).await;
+    let script = Script::new(|_, _| Act::Hang);
+    let stop = CancellationToken::new();
+    let runtime = shop
+        .bus
+        .runtime(shop.broker.clone())
+        .state(script.clone())
+        .stop_timeout(Duration::from_secs(3))
+        .relay(relay())
+        .consumer(shipping());
+    let running = tokio::spawn(runtime.run(stop.clone()));
+    shop.order(1).await;
+    eventually("the handler hangs", DEADLINE, async || {
+        script.starts(1) == 1
+    })
+    .await;
+    server.freeze();
+    shop.nats.freeze();
+    let began = Instant::now();
+    stop.cancel();
+    let stopped = running.await.unwrap().unwrap();
+    let took = began.elapsed();
+    assert_eq!(stopped.abandoned, 1);
+    assert!(took < Duration::from_millis(3700), "{took:?}");
 }

@@ -6,6 +6,7 @@ use outbox_core::{
     error::StoreErrorKind,
     store::{Pool, Store},
 };
+use outbox_seaorm::SeaOrm;
 use outbox_tests::{Database, TestDatabase, on_every_database};
 use sea_orm::{ConnectionTrait, DbErr, TransactionTrait};
 
@@ -39,6 +40,19 @@ on_every_database! {
         assert_eq!(store.classify(&DbErr::RecordNotFound("a thing".to_owned())), None, "not from the database");
         let error = store.insert(&store.begin(Pool::User).await.expect("begin"), "unknown", &[]).await.expect_err("unknown");
         assert_eq!(store.classify(&error), Some(StoreErrorKind::Schema));
+    }
+
+    async fn a_missing_table_is_told_with_what_to_call(db: TestDatabase) {
+        let store = SeaOrm::new(db.connection.clone());
+        let tx = db.connection.begin().await.expect("begin");
+        let error = store.insert(&tx, TARGET, &[record(None)]).await.expect_err("no tables");
+        let cause = std::error::Error::source(&error).map(ToString::to_string);
+        assert_eq!(error.kind(), StoreErrorKind::Schema, "{error}: {cause:?}");
+        assert!(cause.as_deref().is_some_and(|cause| cause.contains("SeaOrm::migrate")), "{cause:?}");
+        tx.rollback().await.expect("rollback");
+        run(&db.connection, "CREATE TABLE things (id INTEGER PRIMARY KEY)").await;
+        let other = db.connection.execute_unprepared("SELEC 1").await.expect_err("a mistake");
+        assert_eq!(store.classify(&other), Some(StoreErrorKind::Other));
     }
 
     async fn waiting_in_vain_for_a_lock_is_busy(db: TestDatabase) {

@@ -245,6 +245,27 @@ on_every_database! {
         assert_eq!(store.ledger("a", new[0]).await.expect("ledger").attempts, 1);
     }
 
+    /// A handler takes its time, and its row is the first one that is young enough to stay. SQLite has one
+    /// writer.
+    async fn pruning_waits_for_no_handler_and_holds_none_up(db: TestDatabase) {
+        if db.kind == Database::Sqlite {
+            return;
+        }
+        let (store, clock) = store_with_clock(&db).await;
+        record_one(&store, "a", &[Uuid::now_v7(), Uuid::now_v7()]).await;
+        store.end_start("a", Uuid::now_v7(), &end(false, false, true, None)).await.expect("end");
+        clock.advance(10 * MINUTE);
+        let slow = store.begin(Pool::Consumer).await.expect("begin");
+        store.record(&slow, "a", &[Uuid::now_v7()]).await.expect("record");
+        store.clear_in(&slow, "a", Uuid::now_v7()).await.expect("clear");
+        let soon = Duration::from_secs(3);
+        let pruned = tokio::time::timeout(soon, store.prune(MINUTE, 100)).await.expect("it waits");
+        assert_eq!(pruned.expect("prune"), 3);
+        let other = tokio::time::timeout(soon, record_one(&store, "a", &[Uuid::now_v7()])).await;
+        assert_eq!(other.expect("another handler waits"), [true]);
+        store.commit(slow).await.expect("commit");
+    }
+
     /// Three processes prune while messages are handled; nobody sees an error.
     async fn pruning_disturbs_nobody(db: TestDatabase) {
         let (store, clock) = store_with_clock(&db).await;

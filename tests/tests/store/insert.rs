@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use outbox_core::store::{HeldReason, OutboxStore, Pool, Store};
+use outbox_core::{
+    error::StoreErrorKind,
+    store::{HeldReason, OutboxStore, Pool, Store},
+};
 use outbox_tests::{Database, TestDatabase, on_every_database};
 use sea_orm::{ConnectionTrait, TransactionTrait};
 
@@ -56,6 +59,28 @@ on_every_database! {
         }
     }
 
+    /// MariaDB takes packets of 16 MiB by default.
+    async fn a_huge_payload_is_whole_or_refused(db: TestDatabase) {
+        let store = store(&db).await;
+        let bytes: Vec<u8> = (0..20 << 20).map(|number: u32| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let huge = payload(bytes);
+        let tx = store.begin(Pool::User).await.expect("begin");
+        let written = store.insert(&tx, TARGET, std::slice::from_ref(&huge)).await;
+        if db.kind == Database::MariaDb {
+            let error = written.expect_err("larger than a packet");
+            assert_eq!(error.operation(), "write to the outbox");
+            // The server closes the connection, at times before its answer has been read.
+            let said = format!("{error:?}").contains("max_allowed_packet");
+            assert!(said || error.kind() == StoreErrorKind::Unavailable, "{error:?}");
+            drop(tx);
+            assert!(read(&store, everything()).await.is_empty());
+        } else {
+            written.expect("insert");
+            store.commit(tx).await.expect("commit");
+            assert!(read(&store, everything()).await[0].payload == huge.payload);
+        }
+    }
+
     async fn what_rolls_back_is_gone(db: TestDatabase) {
         let store = store(&db).await;
         let tx = store.begin(Pool::User).await.expect("begin");
@@ -70,6 +95,45 @@ on_every_database! {
         nested.rollback().await.expect("roll back to the savepoint");
         tx.commit().await.expect("commit");
         assert_eq!(read_ids(&store).await, [kept.id]);
+    }
+
+    /// Dropped after so many polls: each is another place in the exchange with the server. On MySQL the
+    /// driver loses step if a statement is cut while it is prepared; the next one says so.
+    async fn a_write_that_is_cancelled_is_whole_or_absent(db: TestDatabase) {
+        let store = store(&db).await;
+        for records in [1, 3] {
+            for polls in 0..40 {
+                // No statement is prepared yet.
+                let fresh = db.connect(1).await;
+                let tx = fresh.begin().await.expect("begin");
+                let written: Vec<_> = (0..records).map(|_| record(None)).collect();
+                let mut insert = Box::pin(store.insert(&tx, TARGET, &written));
+                for _ in 0..polls / 2 {
+                    if futures_util::poll!(insert.as_mut()).is_ready() {
+                        break;
+                    }
+                    tokio::time::sleep(Duration::from_micros(polls % 2 * 100)).await;
+                }
+                drop(insert);
+                let last = record(None);
+                let usable = match store.insert(&tx, TARGET, std::slice::from_ref(&last)).await {
+                    Ok(()) => {
+                        tx.commit().await.expect("commit");
+                        true
+                    }
+                    Err(error) => {
+                        assert_eq!((db.kind, error.kind()), (Database::MariaDb, StoreErrorKind::Unavailable), "{error:?}");
+                        drop(tx);
+                        false
+                    }
+                };
+                let rows = read(&store, everything()).await;
+                let found = written.iter().filter(|record| rows.iter().any(|row| row.id == record.id)).count();
+                assert!(found == 0 || usable && found == records, "{found} of {records} after {polls}");
+                assert_eq!(rows.last().map(|row| row.id), usable.then_some(last.id));
+                store.settle(TARGET, &rows.iter().map(settled).collect::<Vec<_>>()).await.expect("settle");
+            }
+        }
     }
 
     async fn delayed_events_are_scheduled(db: TestDatabase) {

@@ -1,5 +1,6 @@
 //! The SeaORM store keeps the contract of every trait method, on every database.
 
+mod archive;
 mod classify;
 mod guard;
 mod hold;

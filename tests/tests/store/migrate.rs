@@ -5,14 +5,14 @@ use outbox_core::{
     store::{HeldReason, InboxStore, OutboxStore, Pool, Store},
 };
 use outbox_seaorm::{SeaOrm, migration_sql};
-use outbox_tests::{Database, TestDatabase, on_every_database};
+use outbox_tests::{Database, SqliteFile, TestDatabase, on_every_database};
 use sea_orm::{ConnectionTrait, DbErr, Statement};
 use uuid::Uuid;
 
 use crate::support::*;
 
 /// The tables and columns that there are, in words.
-async fn schema(db: &TestDatabase) -> Vec<String> {
+pub async fn schema(db: &TestDatabase) -> Vec<String> {
     let sql = match db.kind {
         Database::Postgres => {
             "SELECT table_name || '.' || column_name FROM information_schema.columns WHERE table_schema = 'public' \
@@ -96,8 +96,28 @@ on_every_database! {
         store(&alone).await;
         assert_eq!(together, schema(&alone).await);
         let migrations = number(&db.connection, "SELECT COUNT(*) FROM outbox_migration").await;
-        assert_eq!(migrations, 2);
+        assert_eq!(migrations, 3, "two versions of the shared tables, one of the outbox");
         use_all(&store(&db).await).await;
+    }
+
+    /// Of a file that nobody has used yet. Its mode is changed outside a transaction.
+    async fn many_at_a_time_make_one_schema_in_a_new_file(db: TestDatabase) {
+        if db.kind != Database::Sqlite {
+            return;
+        }
+        for _ in 0..10 {
+            let file = SqliteFile::new();
+            let tasks: Vec<_> = (0..8).map(|_| {
+                let url = file.url();
+                tokio::spawn(async move {
+                    let db = sea_orm::Database::connect(url).await.expect("connect");
+                    SeaOrm::new(db).migrate().await
+                })
+            }).collect();
+            for task in tasks {
+                task.await.expect("a task").expect("migrate");
+            }
+        }
     }
 
     async fn half_a_schema_is_completed(db: TestDatabase) {

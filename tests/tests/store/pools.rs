@@ -8,7 +8,7 @@ use outbox_core::{
 };
 use outbox_seaorm::SeaOrm;
 use outbox_tests::{Database, Direction, Proxy, SqliteFile, TestDatabase, on_every_database};
-use sea_orm::ConnectOptions;
+use sea_orm::{ConnectOptions, TransactionTrait};
 use uuid::Uuid;
 
 use crate::support::*;
@@ -119,6 +119,26 @@ on_every_database! {
         .await;
     }
 
+    /// One statement that waits does not make the next one wait for its connection.
+    async fn an_overdue_statement_keeps_its_connection_to_itself(db: TestDatabase) {
+        if db.kind == Database::Sqlite {
+            return;
+        }
+        let builder = SeaOrm::builder(db.connection.clone()).system_connections(1);
+        let store = builder.statement_timeout(Duration::from_secs(1)).build().expect("a store");
+        let store = migrated(store).await;
+        let tx = db.connection.begin().await.expect("begin");
+        run(&tx, if db.kind == Database::Postgres { "LOCK TABLE outbox" } else { "LOCK TABLES outbox WRITE" }).await;
+        let error = store.read(TARGET, &everything()).await.expect_err("locked");
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+        store.next_due(TARGET).await.expect("on another connection");
+        if db.kind == Database::MariaDb {
+            run(&tx, "UNLOCK TABLES").await;
+        }
+        tx.rollback().await.expect("roll back");
+        store.read(TARGET, &everything()).await.expect("read");
+    }
+
     /// A rotated password, or a database that moved.
     async fn new_options_of_the_users_pool_are_taken_over(db: TestDatabase) {
         if db.kind != Database::Postgres {
@@ -142,7 +162,12 @@ on_every_database! {
         run(&db.connection, "INSERT INTO secrets VALUES ('hunter2')").await;
         run(&db.connection, "DROP TABLE inbox").await;
         let strict = if db.kind == Database::Sqlite { "STRICT" } else { "" };
-        run(&db.connection, &format!("CREATE TABLE inbox (message_id INTEGER, consumer INTEGER, processed_at INTEGER) {strict}")).await;
+        let id = match db.kind {
+            Database::Postgres => "UUID",
+            Database::MariaDb => "BINARY(16)",
+            Database::Sqlite => "BLOB",
+        };
+        run(&db.connection, &format!("CREATE TABLE inbox (message_id {id}, consumer INTEGER, processed_at INTEGER) {strict}")).await;
         let tx = store.begin(Pool::User).await.expect("begin");
         let error = store.record(&tx, "hunter2", &[Uuid::now_v7()]).await.expect_err("wrong columns");
         drop(tx);

@@ -6,7 +6,7 @@ use outbox_core::store::AttemptEnd;
 use sea_orm::{ConnectionTrait, DatabaseTransaction, DbErr, Statement, Value};
 use uuid::Uuid;
 
-use super::statement;
+use super::{super::padded, statement};
 use crate::{clock::duration_micros, error::is_duplicate, ledger::Change, tables::Table};
 
 /// Plain INSERTs, and duplicates by the error's code: `INSERT IGNORE` would hide other errors, and
@@ -112,7 +112,9 @@ pub(super) fn end_start(
     statement(sql, values)
 }
 
-pub(super) fn prune(
+/// A look without locks. A DELETE by time locks one row more than it deletes, the first one that is to
+/// stay, and waits for the handler that has just written it.
+pub(super) fn find_old(
     table: &Table,
     column: &str,
     now: &str,
@@ -120,10 +122,31 @@ pub(super) fn prune(
     limit: u32,
 ) -> Statement {
     let sql = format!(
-        "DELETE FROM {table} WHERE {column} < {now} - INTERVAL ? MICROSECOND ORDER BY {column} LIMIT ?"
+        "SELECT message_id, consumer FROM {table} WHERE {column} < {now} - INTERVAL ? MICROSECOND \
+         ORDER BY {column} LIMIT ?"
     );
     statement(
         sql,
         vec![duration_micros(age).into(), i64::from(limit).into()],
     )
+}
+
+/// Point by point through the primary key. The time is asked for again: since they were found, a row may
+/// have been pruned by another process and written anew.
+pub(super) fn prune(
+    table: &Table,
+    column: &str,
+    now: &str,
+    age: Duration,
+    found: &[(Uuid, String)],
+) -> Statement {
+    let rows = vec!["(t.message_id = ? AND t.consumer = ?)"; padded(found).count()].join(" OR ");
+    let sql = format!(
+        "DELETE t FROM {table} AS t FORCE INDEX (PRIMARY) WHERE ({rows}) AND t.{column} < {now} - INTERVAL ? MICROSECOND"
+    );
+    let mut values: Vec<Value> = padded(found)
+        .flat_map(|(id, consumer)| [(*id).into(), consumer.as_str().into()])
+        .collect();
+    values.push(duration_micros(age).into());
+    statement(sql, values)
 }

@@ -1,5 +1,6 @@
 //! MySQL 8.0 or newer, and MariaDB 10.6 or newer.
 
+mod archive;
 mod inbox;
 mod outbox;
 mod schema;
@@ -10,7 +11,7 @@ use outbox_core::store::{AttemptEnd, HeldChange, HoldMove, OutboxRecord, ReadQue
 use sea_orm::{DatabaseTransaction, DbBackend, Statement, Value};
 use uuid::Uuid;
 
-use super::{Dialect, Query, Task};
+use super::{Dialect, Published, Query, Relocation, Source, Task};
 use crate::{
     clock::Clock,
     tables::{Table, Tables},
@@ -120,6 +121,27 @@ impl Dialect for MySql {
         statement
     }
 
+    fn archive(
+        &self,
+        tables: &Tables,
+        source: Source<'_>,
+        target: &str,
+        now: &str,
+        rows: &[Published<'_>],
+    ) -> Relocation {
+        archive::archive(&tables.archive, source, target, now, rows)
+    }
+
+    fn republish(
+        &self,
+        archive: &Table,
+        table: &Table,
+        target: &str,
+        rows: &[(i64, Uuid)],
+    ) -> Relocation {
+        archive::republish(archive, table, target, rows)
+    }
+
     fn record<'a>(
         &'a self,
         tx: &'a DatabaseTransaction,
@@ -153,15 +175,27 @@ impl Dialect for MySql {
         inbox::end_start(table, consumer, id, now, end)
     }
 
-    fn prune(
+    fn find_old(
         &self,
         table: &Table,
         column: &str,
         now: &str,
         age: Duration,
         limit: u32,
+    ) -> Option<Statement> {
+        Some(inbox::find_old(table, column, now, age, limit))
+    }
+
+    fn prune(
+        &self,
+        table: &Table,
+        column: &str,
+        now: &str,
+        age: Duration,
+        _limit: u32,
+        found: &[(Uuid, String)],
     ) -> Statement {
-        inbox::prune(table, column, now, age, limit)
+        inbox::prune(table, column, now, age, found)
     }
 
     fn create_shared(&self, tables: &Tables) -> Vec<String> {
@@ -170,6 +204,10 @@ impl Dialect for MySql {
 
     fn create_outbox(&self, table: &Table) -> Vec<String> {
         schema::create_outbox(table)
+    }
+
+    fn create_archive(&self, tables: &Tables) -> Vec<String> {
+        schema::create_archive(tables)
     }
 
     fn exists(&self, tables: &Tables, table: &Table) -> Statement {

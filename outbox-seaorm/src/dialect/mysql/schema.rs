@@ -108,6 +108,23 @@ pub(super) fn create_shared(tables: &Tables) -> Vec<String> {
     ]
 }
 
+pub(super) fn create_archive(tables: &Tables) -> Vec<String> {
+    let archive = &tables.archive;
+    vec![format!(
+        "CREATE TABLE IF NOT EXISTS {archive} (
+    id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    target VARCHAR(64) NOT NULL,
+    seq BIGINT,
+    stream VARCHAR(255) NOT NULL,
+    stream_seq BIGINT NOT NULL,
+    published_at DATETIME(6) NOT NULL,
+{MESSAGE_COLUMNS},
+    KEY {published} (target, published_at)
+) {OPTIONS}",
+        published = index(archive, "published"),
+    )]
+}
+
 fn index(table: &Table, suffix: &str) -> String {
     format!("`{}_{suffix}`", table.name)
 }

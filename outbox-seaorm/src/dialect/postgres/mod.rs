@@ -1,5 +1,6 @@
 //! PostgreSQL 14 or newer.
 
+mod archive;
 mod inbox;
 mod outbox;
 mod schema;
@@ -10,7 +11,7 @@ use outbox_core::store::{AttemptEnd, HeldChange, HoldMove, OutboxRecord, ReadQue
 use sea_orm::{DatabaseTransaction, DbBackend, Statement, Value, sea_query::ArrayType};
 use uuid::Uuid;
 
-use super::{Dialect, Query, Task};
+use super::{Dialect, Published, Query, Relocation, Source, Task};
 use crate::{
     clock::Clock,
     tables::{Table, Tables},
@@ -106,6 +107,27 @@ impl Dialect for Postgres {
         statement
     }
 
+    fn archive(
+        &self,
+        tables: &Tables,
+        source: Source<'_>,
+        target: &str,
+        now: &str,
+        rows: &[Published<'_>],
+    ) -> Relocation {
+        archive::archive(&tables.archive, source, target, now, rows)
+    }
+
+    fn republish(
+        &self,
+        archive: &Table,
+        table: &Table,
+        target: &str,
+        rows: &[(i64, Uuid)],
+    ) -> Relocation {
+        archive::republish(archive, table, target, rows)
+    }
+
     fn record<'a>(
         &'a self,
         tx: &'a DatabaseTransaction,
@@ -146,6 +168,7 @@ impl Dialect for Postgres {
         now: &str,
         age: Duration,
         limit: u32,
+        _found: &[(Uuid, String)],
     ) -> Statement {
         inbox::prune(table, column, now, age, limit)
     }
@@ -156,6 +179,10 @@ impl Dialect for Postgres {
 
     fn create_outbox(&self, table: &Table) -> Vec<String> {
         schema::create_outbox(table)
+    }
+
+    fn create_archive(&self, tables: &Tables) -> Vec<String> {
+        schema::create_archive(tables)
     }
 
     fn exists(&self, _tables: &Tables, table: &Table) -> Statement {

@@ -129,6 +129,29 @@ pub(super) fn create_shared(tables: &Tables) -> Vec<String> {
     statements
 }
 
+/// Rows come in about the order of their times and go in it, so the index stays small and its pages
+/// are used up whole.
+pub(super) fn create_archive(tables: &Tables) -> Vec<String> {
+    let archive = &tables.archive;
+    vec![
+        format!(
+            r#"CREATE TABLE IF NOT EXISTS {archive} (
+    id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    target TEXT COLLATE "C" NOT NULL,
+    seq BIGINT,
+    stream TEXT COLLATE "C" NOT NULL,
+    stream_seq BIGINT NOT NULL,
+    published_at TIMESTAMPTZ(6) NOT NULL,
+{MESSAGE_COLUMNS}
+)"#
+        ),
+        format!(
+            r#"CREATE INDEX IF NOT EXISTS "{}_published" ON {archive} (target, published_at)"#,
+            archive.name
+        ),
+    ]
+}
+
 pub(super) fn exists(table: &Table) -> Statement {
     let sql = "SELECT CASE WHEN to_regclass($1) IS NULL THEN 0 ELSE 1 END";
     statement(sql, vec![table.to_string().into()])

@@ -1,5 +1,6 @@
 //! SQLite 3.42 or newer.
 
+mod archive;
 mod inbox;
 mod outbox;
 mod schema;
@@ -10,7 +11,7 @@ use outbox_core::store::{AttemptEnd, HeldChange, HoldMove, OutboxRecord, ReadQue
 use sea_orm::{DatabaseTransaction, DbBackend, Statement, Value};
 use uuid::Uuid;
 
-use super::{Dialect, Query, Task};
+use super::{Dialect, Published, Query, Relocation, Source, Task};
 use crate::{
     clock::Clock,
     tables::{Table, Tables},
@@ -40,9 +41,9 @@ impl Dialect for Sqlite {
         format!("COALESCE({time}, 0)")
     }
 
-    /// SQLite does not check that text is UTF-8.
-    fn text(&self, column: &str) -> String {
-        format!("CAST({column} AS BLOB)")
+    /// Of a blob; `octet_length` came with SQLite 3.43.
+    fn payload_size(&self) -> &'static str {
+        "length(payload)"
     }
 
     fn chunk(&self, rows: usize) -> usize {
@@ -110,6 +111,27 @@ impl Dialect for Sqlite {
         statement
     }
 
+    fn archive(
+        &self,
+        tables: &Tables,
+        source: Source<'_>,
+        target: &str,
+        now: &str,
+        rows: &[Published<'_>],
+    ) -> Relocation {
+        archive::archive(&tables.archive, source, target, now, rows)
+    }
+
+    fn republish(
+        &self,
+        archive: &Table,
+        table: &Table,
+        target: &str,
+        rows: &[(i64, Uuid)],
+    ) -> Relocation {
+        archive::republish(archive, table, target, rows)
+    }
+
     fn record<'a>(
         &'a self,
         tx: &'a DatabaseTransaction,
@@ -150,6 +172,7 @@ impl Dialect for Sqlite {
         now: &str,
         age: Duration,
         limit: u32,
+        _found: &[(Uuid, String)],
     ) -> Statement {
         inbox::prune(table, column, now, age, limit)
     }
@@ -165,6 +188,10 @@ impl Dialect for Sqlite {
 
     fn create_outbox(&self, table: &Table) -> Vec<String> {
         schema::create_outbox(table)
+    }
+
+    fn create_archive(&self, tables: &Tables) -> Vec<String> {
+        schema::create_archive(tables)
     }
 
     fn exists(&self, _tables: &Tables, table: &Table) -> Statement {

@@ -62,9 +62,9 @@ pub(super) fn schedule(
 /// The running sum goes over numbers and sizes only; a size is in a row's head.
 pub(super) fn read(table: &Table, query: &ReadQuery) -> Statement {
     let (gaps, low) = gaps(query.floor, &query.exclude);
-    let columns = columns("o.");
+    let columns = MESSAGE.replace(", ", ", o.");
     let sql = format!(
-        "SELECT o.seq, {columns}, COALESCE(o.occurred_at, 0) FROM (\
+        "SELECT o.seq, o.{columns}, COALESCE(o.occurred_at, 0) FROM (\
            SELECT *, SUM(size) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) AS total FROM (\
              SELECT * FROM (\
                SELECT t.seq AS seq, length(t.payload) AS size FROM json_each(?) AS gap CROSS JOIN {table} AS t \
@@ -87,18 +87,6 @@ pub(super) fn read(table: &Table, query: &ReadQuery) -> Statement {
             limit.into(),
             max_bytes.into(),
         ],
-    )
-}
-
-/// The message's columns. SQLite does not check that text is UTF-8, so it comes as bytes.
-pub(super) fn columns(prefix: &str) -> String {
-    let text = |column| format!("CAST({prefix}{column} AS BLOB)");
-    format!(
-        "{prefix}message_id, {}, {prefix}event_version, {}, {}, {}, {prefix}payload",
-        text("event_type"),
-        text("subject"),
-        text("ordering_key"),
-        text("headers")
     )
 }
 

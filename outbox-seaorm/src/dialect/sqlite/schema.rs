@@ -110,6 +110,27 @@ pub(super) fn create_shared(tables: &Tables) -> Vec<String> {
     ]
 }
 
+pub(super) fn create_archive(tables: &Tables) -> Vec<String> {
+    let archive = &tables.archive;
+    vec![
+        format!(
+            "CREATE TABLE IF NOT EXISTS {archive} (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    target TEXT NOT NULL,
+    seq INTEGER,
+    stream TEXT NOT NULL,
+    stream_seq INTEGER NOT NULL,
+    published_at INTEGER NOT NULL,
+{MESSAGE_COLUMNS}
+) STRICT"
+        ),
+        format!(
+            r#"CREATE INDEX IF NOT EXISTS "{}_published" ON {archive} (target, published_at)"#,
+            archive.name
+        ),
+    ]
+}
+
 pub(super) fn exists(table: &Table) -> Statement {
     let sql = "SELECT COUNT(*) FROM sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE";
     statement(sql, vec![table.name.as_str().into()])

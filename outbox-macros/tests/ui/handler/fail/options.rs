@@ -69,6 +69,16 @@ async fn with_a_wrong_shape(_: OrderPlaced) -> Result<(), HandlerError> {
     Ok(())
 }
 
+#[handler(consumer = "a", batch = 0, linger = "1s")]
+async fn with_options_of_batches(_: OrderPlaced) -> Result<(), HandlerError> {
+    Ok(())
+}
+
+#[handler(consumer = "a", batch = 5)]
+async fn of_batches_of_what_is_no_event(_: Vec<String>) -> Result<(), HandlerError> {
+    Ok(())
+}
+
 // None of the mistakes above makes this wrong as well.
 fn mounts<S: Store<Tx = Tx>>() {
     mount::<S, u8, _>(without_consumer {});

@@ -40,6 +40,11 @@ async fn event_by_unique_reference(_: &mut Envelope<OrderPlaced>) -> Result<(), 
 }
 
 #[handler(consumer = "a")]
+async fn transaction_without_an_event(_: &Tx) -> Result<(), HandlerError> {
+    Ok(())
+}
+
+#[handler(consumer = "a")]
 async fn event_behind(_: Context, _: OrderPlaced) -> Result<(), HandlerError> {
     Ok(())
 }
@@ -70,6 +75,11 @@ async fn static_transaction(_: OrderPlaced, _: &'static Tx) -> Result<(), Handle
 }
 
 #[handler(consumer = "a")]
+async fn connection(_: OrderPlaced, _: &DatabaseConnection) -> Result<(), HandlerError> {
+    Ok(())
+}
+
+#[handler(consumer = "a")]
 async fn borrowed_context(_: OrderPlaced, _: &Context, _: &State<u8>) -> Result<(), HandlerError> {
     Ok(())
 }
@@ -84,6 +94,9 @@ async fn without_result(_: OrderPlaced) {}
 
 #[handler(consumer = "a")]
 async fn with_unit(_: OrderPlaced) -> () {}
+
+/// Stands for SeaORM's.
+struct DatabaseConnection;
 
 struct Shipping;
 
@@ -111,6 +124,7 @@ fn mounts<S: Store<Tx = Tx>>() {
     mount::<S, u8, _>(not_async {});
     mount::<S, u8, _>(event_by_reference {});
     mount::<S, u8, _>(two_transactions {});
+    mount::<S, u8, _>(connection {});
     mount::<S, u8, _>(without_result {});
 }
 

@@ -1,0 +1,187 @@
+//! Whether a drain costs more when much has happened, or much is waiting.
+
+use std::time::{Duration, Instant};
+
+use outbox_core::{Publish, Relay, RelayOptions};
+use outbox_tests::{Database, connect};
+use sea_orm::{ConnectionTrait, DatabaseTransaction, TransactionTrait};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Outcome, Plan, drain,
+    event::{PLAIN, Placed},
+    report::{Figure, Report},
+    world::World,
+};
+
+/// Each of these is drained once a round, after a drain without anything special.
+#[derive(Debug, Clone, Copy)]
+enum Case {
+    Held(usize),
+    OldSnapshot,
+    RolledBack,
+    Passed,
+}
+
+const CASES: [(Case, &str); 5] = [
+    (Case::Held(10_000), "10,000 rows are held"),
+    (Case::Held(100_000), "100,000 rows are held"),
+    (Case::OldSnapshot, "an old snapshot is held open"),
+    (Case::RolledBack, "a tenth of the numbers was rolled back"),
+    (
+        Case::Passed,
+        "ten times as many rows have passed, without VACUUM",
+    ),
+];
+
+/// Rows that wait for an hour.
+async fn hold(world: &World, rows: usize) -> Outcome {
+    let mut left = rows;
+    while left > 0 {
+        let tx = world.db.begin().await?;
+        for number in 0..left.min(1000) {
+            let options = Publish::new().delay(Duration::from_secs(3600));
+            let event = Placed::new(number as u64, PLAIN);
+            world.bus.publish_with(&tx, &event, options).await?;
+        }
+        tx.commit().await?;
+        left -= left.min(1000);
+    }
+    Ok(())
+}
+
+/// A transaction that sees the present for as long as it lives.
+async fn snapshot(world: &World) -> Outcome<DatabaseTransaction> {
+    let db = connect(&world.url, 1).await?;
+    let level = sea_orm::IsolationLevel::RepeatableRead;
+    let tx = match world.database {
+        Database::Sqlite => db.begin().await?,
+        _ => db.begin_with_config(Some(level), None).await?,
+    };
+    tx.query_one_raw(sea_orm::Statement::from_string(
+        tx.get_database_backend(),
+        "SELECT COUNT(*) FROM outbox",
+    ))
+    .await?;
+    Ok(tx)
+}
+
+/// Rows with gaps between them.
+async fn add_with_gaps(world: &World, rows: usize) -> Outcome {
+    let events: Vec<_> = (0..9).map(|number| Placed::new(number, PLAIN)).collect();
+    for _ in 0..rows / 900 {
+        let tx = world.db.begin().await?;
+        world.bus.publish(&tx, &events[0]).await?;
+        tx.rollback().await?;
+        let tx = world.db.begin().await?;
+        for _ in 0..100 {
+            world.bus.publish_all(&tx, &events).await?;
+        }
+        tx.commit().await?;
+        let tx = world.db.begin().await?;
+        for _ in 0..11 {
+            world.bus.publish_all(&tx, &events).await?;
+        }
+        tx.rollback().await?;
+    }
+    Ok(())
+}
+
+async fn under(world: &World, case: Case, rows: usize) -> Outcome<f64> {
+    world.fill(0, PLAIN).await?;
+    match case {
+        Case::Held(held) => {
+            hold(world, held).await?;
+            world.fill(rows, PLAIN).await?;
+            let rate = drain::relay(world, rows).await?;
+            world.empty("outbox_held").await?;
+            Ok(rate)
+        }
+        Case::OldSnapshot => {
+            let old = snapshot(world).await?;
+            // Dead row versions from before, which nobody may remove.
+            world.add(rows, PLAIN).await?;
+            drain::relay(world, rows).await?;
+            world.purge().await?;
+            world.add(rows, PLAIN).await?;
+            let rate = drain::relay(world, rows).await?;
+            old.rollback().await?;
+            Ok(rate)
+        }
+        Case::RolledBack => {
+            let rows = rows / 900 * 900;
+            add_with_gaps(world, rows).await?;
+            world.settle_down().await?;
+            drain::relay(world, rows).await
+        }
+        Case::Passed => {
+            for _ in 0..10 {
+                world.add(rows, PLAIN).await?;
+                drain::relay(world, rows).await?;
+                world.purge().await?;
+            }
+            world.add(rows, PLAIN).await?;
+            drain::relay(world, rows).await
+        }
+    }
+}
+
+/// Transactions a second of eight writers, while `relay` drains what they and others wrote or not.
+async fn writers(world: &World, rows: usize, relay: bool) -> Outcome<f64> {
+    const WRITERS: usize = 8;
+    const WHILE: Duration = Duration::from_secs(3);
+    world.fill(rows, PLAIN).await?;
+    let stop = CancellationToken::new();
+    let running = relay.then(|| {
+        let relay =
+            Relay::new(world.bus.clone(), world.broker.clone()).options(RelayOptions::default());
+        let stop = stop.clone();
+        tokio::spawn(async move { relay.run(stop).await })
+    });
+    let end = Instant::now() + WHILE;
+    let writing = (0..WRITERS).map(async |_| {
+        let mut written = 0_usize;
+        while Instant::now() < end {
+            let tx = world.db.begin().await?;
+            tx.execute_unprepared("INSERT INTO orders (note) VALUES ('a customer''s order')")
+                .await?;
+            world.bus.publish(&tx, &Placed::new(0, PLAIN)).await?;
+            tx.commit().await?;
+            written += 1;
+        }
+        Outcome::Ok(written)
+    });
+    let written = futures_util::future::try_join_all(writing).await?;
+    stop.cancel();
+    if let Some(running) = running {
+        running.await?;
+    }
+    Ok(written.iter().sum::<usize>() as f64 / WHILE.as_secs_f64())
+}
+
+pub(crate) async fn measure(world: &World, plan: &Plan, report: &mut Report) -> Outcome {
+    let rows = plan.rows;
+    let scenario = format!("growth, drain of {rows} rows");
+    let figure = |name: &str| Figure::new(world.name(), &scenario, name, "/s");
+    for (case, name) in CASES {
+        let (mut plain, mut special) = (vec![], vec![]);
+        for _ in 0..plan.rounds {
+            world.fill(rows, PLAIN).await?;
+            plain.push(drain::relay(world, rows).await?);
+            special.push(under(world, case, rows).await?);
+        }
+        report.add(
+            figure(name)
+                .of(special)
+                .against("a drain just before", &plain),
+        );
+    }
+    let (mut without, mut with) = (vec![], vec![]);
+    for _ in 0..plan.rounds {
+        without.push(writers(world, rows, false).await?);
+        with.push(writers(world, rows, true).await?);
+    }
+    let name = "transactions of 8 writers while it drains";
+    report.add(figure(name).of(with).against("without a relay", &without));
+    Ok(())
+}

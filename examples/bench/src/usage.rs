@@ -1,0 +1,104 @@
+//! What processes use, as the kernel counts it.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// The machine of a run.
+#[derive(Debug, Serialize)]
+pub(crate) struct Machine {
+    processors: usize,
+    model: String,
+    kernel: String,
+}
+
+impl Machine {
+    pub(crate) fn this() -> Self {
+        let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = cpus
+            .lines()
+            .find(|line| line.starts_with("model name"))
+            .and_then(|line| line.split(':').nth(1))
+            .map(|name| name.trim().to_owned());
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Self {
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            model: model.unwrap_or_default(),
+            kernel: kernel.trim().to_owned(),
+        }
+    }
+}
+
+/// CPU time of this process and of the servers, so far.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CpuTime {
+    pub(crate) own: Duration,
+    pub(crate) database: Duration,
+    pub(crate) broker: Duration,
+}
+
+impl CpuTime {
+    pub(crate) fn now() -> Self {
+        let mut database = Duration::ZERO;
+        let mut broker = Duration::ZERO;
+        for process in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let Some((name, time)) = of(&process.path()) else {
+                continue;
+            };
+            match name.as_str() {
+                "postgres" | "mariadbd" | "mysqld" => database += time,
+                "nats-server" => broker += time,
+                _ => {}
+            }
+        }
+        let own = of("/proc/self".as_ref()).map_or(Duration::ZERO, |(_, time)| time);
+        Self {
+            own,
+            database,
+            broker,
+        }
+    }
+
+    /// Microseconds of each a message, since `before`.
+    pub(crate) fn each(&self, before: &Self, messages: usize) -> [f64; 3] {
+        let micros = |now: Duration, then: Duration| {
+            now.saturating_sub(then).as_secs_f64() * 1e6 / messages as f64
+        };
+        [
+            micros(self.own, before.own),
+            micros(self.database, before.database),
+            micros(self.broker, before.broker),
+        ]
+    }
+}
+
+/// Name and CPU time of a process, its ended children included.
+fn of(process: &std::path::Path) -> Option<(String, Duration)> {
+    let stat = std::fs::read_to_string(process.join("stat")).ok()?;
+    let name = stat.split_once('(')?.1.rsplit_once(')')?.0.to_owned();
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    // utime, stime, cutime, cstime: fields 14 to 17, counted from the state as the third.
+    let ticks: u64 = fields
+        .get(11..15)?
+        .iter()
+        .filter_map(|field| field.parse::<u64>().ok())
+        .sum();
+    // The kernel's unit for user space, whatever it ticks with itself: proc(5).
+    const TICKS_A_SECOND: f64 = 100.0;
+    Some((name, Duration::from_secs_f64(ticks as f64 / TICKS_A_SECOND)))
+}
+
+/// The resident memory of this process in MiB: now, and at its highest.
+pub(crate) fn memory() -> (f64, f64) {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mib = |name: &str| {
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .and_then(|rest| rest.split_whitespace().next())
+            .and_then(|kib| kib.parse::<f64>().ok())
+            .unwrap_or_default()
+            / 1024.0
+    };
+    (mib("VmRSS:"), mib("VmHWM:"))
+}

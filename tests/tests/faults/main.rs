@@ -1,0 +1,7 @@
+//! Every failure, driven on purpose.
+
+mod clocks;
+mod histories;
+mod matrix;
+mod pooler;
+mod walk;
