@@ -53,6 +53,15 @@ pub(crate) struct Connections {
     abandoned: Mutex<Option<Instant>>,
 }
 
+/// What finds out that a connection of a pool is dead before work is entrusted to it.
+#[derive(Debug, Clone, Copy)]
+enum Check {
+    /// A round trip before each use, unless the user's pool does without.
+    Ping,
+    /// The BEGIN, which is repeated on another one.
+    Begin,
+}
+
 /// A pool and the options of the user's pool that it was derived from.
 struct Derived {
     pool: DatabaseConnection,
@@ -85,12 +94,17 @@ impl Connections {
 
     /// The handlers' connections.
     pub(crate) fn consumers(&self) -> DatabaseConnection {
-        self.derived(&self.consumers, self.limits.consumers)
+        self.derived(&self.consumers, self.limits.consumers, Check::Begin)
+    }
+
+    /// How many there are at most.
+    pub(crate) const fn most_consumers(&self) -> u32 {
+        self.limits.consumers
     }
 
     /// The connections of the relay, the ledger, probes and pruning.
     pub(crate) fn system(&self) -> DatabaseConnection {
-        self.derived(&self.system, self.limits.system)
+        self.derived(&self.system, self.limits.system, Check::Ping)
     }
 
     /// The right to write on the system's connections. Only SQLite has just one: there, statements
@@ -150,7 +164,12 @@ impl Connections {
         }
     }
 
-    fn derived(&self, slot: &Mutex<Option<Derived>>, size: u32) -> DatabaseConnection {
+    fn derived(
+        &self,
+        slot: &Mutex<Option<Derived>>,
+        size: u32,
+        check: Check,
+    ) -> DatabaseConnection {
         if self.limits.shared {
             return self.user.clone();
         }
@@ -163,7 +182,7 @@ impl Connections {
         {
             return derived.pool.clone();
         }
-        let pool = derive(&self.user, size, self.limits.acquire_timeout);
+        let pool = derive(&self.user, size, self.limits.acquire_timeout, check);
         slot.insert(Derived { pool, from }).pool.clone()
     }
 }
@@ -174,26 +193,36 @@ fn options<DB: sqlx::Database>(
     user: &sqlx::Pool<DB>,
     size: u32,
     timeout: Option<Duration>,
+    check: Check,
 ) -> PoolOptions<DB> {
     let options = user
         .options()
         .clone()
         .max_connections(size)
         .min_connections(0);
+    let options = match check {
+        Check::Ping => options,
+        Check::Begin => options.test_before_acquire(false),
+    };
     match timeout {
         Some(timeout) => options.acquire_timeout(timeout),
         None => options,
     }
 }
 
-fn derive(user: &DatabaseConnection, size: u32, timeout: Option<Duration>) -> DatabaseConnection {
+fn derive(
+    user: &DatabaseConnection,
+    size: u32,
+    timeout: Option<Duration>,
+    check: Check,
+) -> DatabaseConnection {
     match &user.inner {
         #[cfg(feature = "postgres")]
         DatabaseConnectionType::SqlxPostgresPoolConnection(_) => {
             let user = user.get_postgres_connection_pool();
             let connect =
                 PgConnectOptions::clone(&user.connect_options()).disable_statement_logging();
-            let pool = options(user, size, timeout).connect_lazy_with(connect);
+            let pool = options(user, size, timeout, check).connect_lazy_with(connect);
             sea_orm::SqlxPostgresConnector::from_sqlx_postgres_pool(pool)
         }
         #[cfg(feature = "mysql")]
@@ -201,7 +230,7 @@ fn derive(user: &DatabaseConnection, size: u32, timeout: Option<Duration>) -> Da
             let user = user.get_mysql_connection_pool();
             let connect =
                 MySqlConnectOptions::clone(&user.connect_options()).disable_statement_logging();
-            let pool = options(user, size, timeout).connect_lazy_with(connect);
+            let pool = options(user, size, timeout, check).connect_lazy_with(connect);
             sea_orm::SqlxMySqlConnector::from_sqlx_mysql_pool(pool)
         }
         #[cfg(feature = "sqlite")]
@@ -211,7 +240,7 @@ fn derive(user: &DatabaseConnection, size: u32, timeout: Option<Duration>) -> Da
                 SqliteConnectOptions::clone(&user.connect_options()).disable_statement_logging();
             let connect = connect.busy_timeout(SQLITE_BUSY_TIMEOUT);
             // A database in memory lives as long as its last connection.
-            let options = options(user, size, timeout)
+            let options = options(user, size, timeout, check)
                 .idle_timeout(None)
                 .max_lifetime(None);
             sea_orm::SqlxSqliteConnector::from_sqlx_sqlite_pool(options.connect_lazy_with(connect))

@@ -12,8 +12,8 @@
 //! | the handler committed, rolled back, or ran DDL on MySQL | RELEASE |
 //! | a nested transaction is still alive | RELEASE takes its savepoint along, so SeaORM's `commit()`, which would release that one, fails |
 //!
-//! Begin and commit run in tasks of their own: a cancelled BEGIN leaves a pooled connection inside
-//! a transaction (sqlx 0.9.0), and a time-out must not cut a COMMIT.
+//! Begin and commit run to their end whatever becomes of their caller: a cancelled BEGIN leaves a
+//! pooled connection inside a transaction (sqlx 0.9.0), and a time-out must not cut a COMMIT.
 
 use outbox_core::{
     error::{StoreError, StoreErrorKind},
@@ -23,9 +23,11 @@ use sea_orm::{
     ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend, DbErr, IsolationLevel,
     RuntimeErr, SqliteTransactionMode, TransactionOptions, TransactionTrait,
 };
-use tokio::task::JoinError;
 
-use crate::error::{Code, DatabaseError, code, failed, kind, was_answered};
+use crate::{
+    error::{Code, DatabaseError, code, failed, kind, was_answered},
+    persistent::{Panicked, persistent},
+};
 
 pub(crate) const BEGIN: &str = "begin a transaction";
 pub(crate) const COMMIT: &str = "commit a transaction";
@@ -48,13 +50,54 @@ pub(crate) async fn begin(
     db: DatabaseConnection,
     guard: &'static str,
 ) -> Result<DatabaseTransaction, StoreError> {
-    let begun = tokio::spawn(async move {
+    let begun = persistent(async move {
         let tx = db.begin_with_options(options(&db, None)).await?;
         tx.execute_unprepared(guard).await?;
         Failpoint::after(|| format!("{BEGIN}: BEGIN")).passed();
         Ok(tx)
     });
-    joined(begun.await).map_err(|error| failed(BEGIN, &error))
+    ended(begun.await).map_err(|error| failed(BEGIN, &error))
+}
+
+/// Begins a transaction whose first statement will set the guard.
+///
+/// The pool does not ask a connection for a sign of life before it gives it out, which would be a round
+/// trip for each transaction. So a connection that turns out to be dead is passed over for the next one;
+/// there are `most` at most.
+pub(crate) async fn begin_unguarded(
+    db: DatabaseConnection,
+    most: u32,
+) -> Result<DatabaseTransaction, StoreError> {
+    let begun = persistent(async move {
+        let mut dead = 0;
+        loop {
+            match db.begin_with_options(options(&db, None)).await {
+                Err(error) if dead < most && lost_its_connection(&error) => dead += 1,
+                begun => {
+                    Failpoint::after(|| format!("{BEGIN}: BEGIN")).passed();
+                    return begun;
+                }
+            }
+        }
+    });
+    ended(begun.await).map_err(|error| failed(BEGIN, &error))
+}
+
+/// Sets the guard of a transaction that has just begun.
+pub(crate) async fn set(
+    tx: DatabaseTransaction,
+    guard: &'static str,
+) -> Result<DatabaseTransaction, StoreError> {
+    match tx.execute_unprepared(guard).await {
+        Ok(_) => Ok(tx),
+        Err(error) => Err(failed(BEGIN, &error)),
+    }
+}
+
+/// Whether it was an open connection that failed, and not the attempt to get one.
+fn lost_its_connection(error: &DbErr) -> bool {
+    kind(error) == Some(StoreErrorKind::Unavailable)
+        && !matches!(error, DbErr::ConnectionAcquire(_) | DbErr::Conn(_))
 }
 
 /// A transaction of the framework's own, without a guard as nobody else uses it.
@@ -63,17 +106,16 @@ pub(crate) async fn begin_plain(db: DatabaseConnection) -> Result<DatabaseTransa
         DbBackend::Sqlite => None,
         _ => Some(IsolationLevel::ReadCommitted),
     };
-    joined(tokio::spawn(async move { db.begin_with_options(options(&db, isolation)).await }).await)
+    ended(persistent(async move { db.begin_with_options(options(&db, isolation)).await }).await)
 }
 
 /// Commits a transaction of [`begin_plain`].
 pub(crate) async fn commit_plain(tx: DatabaseTransaction) -> Result<(), DbErr> {
-    joined(tokio::spawn(tx.commit()).await)
+    ended(persistent(tx.commit()).await)
 }
 
-/// A task ends early if the runtime goes down, or the driver panicked.
-fn joined<T>(task: Result<Result<T, DbErr>, JoinError>) -> Result<T, DbErr> {
-    task.unwrap_or_else(|error| Err(DbErr::Exec(RuntimeErr::Internal(error.to_string()))))
+fn ended<T>(work: Result<Result<T, DbErr>, Panicked>) -> Result<T, DbErr> {
+    work.unwrap_or_else(|error| Err(DbErr::Exec(RuntimeErr::Internal(error.to_string()))))
 }
 
 /// SQLite: a transaction that reads first and then writes fails at once if another one has written
@@ -97,7 +139,7 @@ pub(crate) async fn commit_after<F>(
 where
     F: Future<Output = (DatabaseTransaction, Result<(), StoreError>)> + Send,
 {
-    let task = tokio::spawn(async move {
+    let work = persistent(async move {
         let tx = release(tx).await?;
         Failpoint::after(|| format!("{COMMIT}: RELEASE")).passed();
         let (tx, done) = last(tx).await;
@@ -109,9 +151,9 @@ where
         Failpoint::after(|| format!("{COMMIT}: COMMIT")).passed();
         Ok(())
     });
-    match task.await {
+    match work.await {
         Ok(result) => result,
-        // The runtime is going down, or the driver panicked: nobody knows.
+        // The driver panicked: nobody knows.
         Err(error) => Err(StoreError::new(
             StoreErrorKind::CommitUnknown,
             COMMIT,
@@ -193,7 +235,7 @@ fn lost() -> StoreError {
 }
 
 pub(crate) async fn rollback(tx: DatabaseTransaction) -> Result<(), StoreError> {
-    joined(tokio::spawn(end(tx)).await).map_err(|error| failed(ROLLBACK, &error))?;
+    ended(persistent(end(tx)).await).map_err(|error| failed(ROLLBACK, &error))?;
     Failpoint::after(|| format!("{ROLLBACK}: ROLLBACK")).passed();
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use outbox_core::{
     error::StoreError,
     failpoint::Failpoint,
-    store::{AttemptEnd, InboxStore, Ledger},
+    store::{AttemptEnd, InboxStore, Ledger, Pool, Store as _},
 };
 use sea_orm::{ConnectionTrait, DatabaseTransaction};
 use uuid::Uuid;
@@ -48,6 +48,33 @@ impl InboxStore for SeaOrm {
             .iter()
             .map(|id| fresh.remove(id).unwrap_or(false))
             .collect())
+    }
+
+    /// The guard and the row of a single message take one round trip.
+    async fn begin_recorded(
+        &self,
+        consumer: &str,
+        ids: &[Uuid],
+    ) -> Result<(DatabaseTransaction, Vec<bool>), StoreError> {
+        let id = match ids {
+            // In the text of a statement a NUL character would end it.
+            [id] if !consumer.contains('\0') => *id,
+            _ => {
+                let tx = self.begin(Pool::Consumer).await?;
+                let fresh = self.record(&tx, consumer, ids).await?;
+                return Ok((tx, fresh));
+            }
+        };
+        let tx = self.begin_handling().await?;
+        let guard = self.handling_guard();
+        let now = self.now();
+        let fresh = self
+            .dialect()
+            .record_guarded(&tx, guard, &self.tables().inbox, consumer, &now, id)
+            .await;
+        let fresh = fresh.map_err(|error| failed(RECORD, &error))?;
+        Failpoint::after(|| format!("{RECORD}: INSERT")).passed();
+        Ok((tx, vec![fresh]))
     }
 
     async fn is_recorded(&self, consumer: &str, id: Uuid) -> Result<bool, StoreError> {

@@ -22,6 +22,7 @@ mod inbox;
 mod ledger;
 mod migrate;
 mod outbox;
+mod persistent;
 mod retry;
 mod rows;
 mod schema;

@@ -167,6 +167,21 @@ fn overdue(operation: &'static str) -> StoreError {
 }
 
 impl SeaOrm {
+    /// Begins a transaction on the handlers' connections, whose guard is still to be set.
+    pub(crate) async fn begin_handling(&self) -> Result<DatabaseTransaction, StoreError> {
+        let connections = &self.inner.connections;
+        let begun = guard::begin_unguarded(connections.consumers(), connections.most_consumers());
+        let begun = connections
+            .bounded(connections.acquire_timeout(), begun)
+            .await;
+        begun.unwrap_or_else(|| Err(overdue(guard::BEGIN)))
+    }
+
+    /// What guards a transaction on the handlers' connections.
+    pub(crate) fn handling_guard(&self) -> &'static str {
+        self.dialect().guard(!self.inner.connections.shared())
+    }
+
     /// A COMMIT that is not answered in time goes on, and nobody knows how it ends.
     async fn committed(
         &self,
@@ -197,18 +212,18 @@ impl Store for SeaOrm {
     }
 
     async fn begin(&self, pool: Pool) -> Result<DatabaseTransaction, StoreError> {
-        let connections = &self.inner.connections;
         if pool != Pool::Consumer {
-            return guard::begin(connections.user().clone(), self.dialect().guard(false)).await;
+            let user = self.inner.connections.user().clone();
+            return guard::begin(user, self.dialect().guard(false)).await;
         }
-        let begun = guard::begin(
-            connections.consumers(),
-            self.dialect().guard(!connections.shared()),
-        );
-        let begun = connections
-            .bounded(connections.acquire_timeout(), begun)
+        let tx = self.begin_handling().await?;
+        let guarded = guard::set(tx, self.handling_guard());
+        let guarded = self
+            .inner
+            .connections
+            .bounded(Duration::ZERO, guarded)
             .await;
-        begun.unwrap_or_else(|| Err(overdue(guard::BEGIN)))
+        guarded.unwrap_or_else(|| Err(overdue(guard::BEGIN)))
     }
 
     async fn commit(&self, tx: DatabaseTransaction) -> Result<(), StoreError> {

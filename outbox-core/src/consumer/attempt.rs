@@ -73,11 +73,13 @@ pub(super) enum Settlement {
     },
 }
 
-/// Handles one delivery and settles it.
+/// Handles one delivery and settles it. What is committed has only its acknowledgement before it, so its
+/// `slot` is free for the next message then.
 pub(super) async fn run<S: InboxStore, B: Broker, H: DeliveryHandle>(
     shared: Arc<Shared<S, B>>,
     delivered: Delivered<H>,
     service: DeliveryService,
+    slot: impl Send,
 ) {
     let consumer = Arc::clone(&shared.settings.name);
     let decide = AssertUnwindSafe(decide(&shared, &delivered, service)).catch_unwind();
@@ -88,7 +90,9 @@ pub(super) async fn run<S: InboxStore, B: Broker, H: DeliveryHandle>(
         tracing::error!(%consumer, panic = %Panicked::from_payload(panic.as_ref()), "handling a message panicked outside its handler");
         Settlement::Back(AFTER_OUTAGE.base(delivered.deliveries.try_into().unwrap_or(u32::MAX)))
     });
+    let slot = (!matches!(settlement, Settlement::Ack)).then_some(slot);
     settle(&shared, &delivered, settlement).await;
+    drop(slot);
 }
 
 async fn decide<S: InboxStore, B: Broker, H: DeliveryHandle>(

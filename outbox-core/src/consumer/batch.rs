@@ -94,7 +94,7 @@ pub(super) async fn run<S: InboxStore, B: Broker, H: DeliveryHandle>(
             && let Some(delivered) = waiting.pop_front()
         {
             let (shared, service) = (Arc::clone(&shared), service.clone());
-            running.push(attempt::run(shared, delivered, service));
+            running.push(attempt::run(shared, delivered, service, ()));
         }
         // Those that run send their own.
         let handles: Vec<&H> = waiting.iter().map(|delivered| &delivered.handle).collect();

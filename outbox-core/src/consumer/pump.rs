@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use tokio::{
-    sync::{Notify, Semaphore},
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
     time::{Instant, Interval, MissedTickBehavior, sleep, sleep_until},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -160,13 +160,9 @@ impl<S: InboxStore, B: Broker> Pump<S, B> {
                         // The pull never returns more than it was asked for, and only this loop
                         // takes permits; should it ever, the rest waits here for a slot.
                         let Ok(permit) = Arc::clone(&slots).acquire_owned().await else { break };
-                        let (shared, service, freed) =
-                            (Arc::clone(&self.shared), self.service.clone(), Arc::clone(&freed));
-                        self.tasks.spawn(async move {
-                            attempt::run(shared, delivered, service).await;
-                            drop(permit);
-                            freed.notify_one();
-                        });
+                        let slot = Slot { permit: Some(permit), freed: Arc::clone(&freed) };
+                        let (shared, service) = (Arc::clone(&self.shared), self.service.clone());
+                        self.tasks.spawn(attempt::run(shared, delivered, service, slot));
                     }
                 }
                 () = freed.notified() => {}
@@ -265,6 +261,22 @@ impl<S: InboxStore, B: Broker> Pump<S, B> {
             telemetry::consumer_pending(&self.shared.settings.name, pending);
             self.status.update(|status| status.pending = Some(pending));
         }
+    }
+}
+
+/// The right to handle one message at a time.
+#[derive(Debug)]
+struct Slot {
+    /// `None` only while it is dropped.
+    permit: Option<OwnedSemaphorePermit>,
+    freed: Arc<Notify>,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        // In this order: whoever is woken finds it free.
+        drop(self.permit.take());
+        self.freed.notify_one();
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
     bus::{Bus, EventBuffer},
     consumer::{Delivery, DeliveryError, DeliveryErrorKind, Finished, Outcome, Transacted},
     error::{BoxError, StoreError, StoreErrorKind},
-    store::{InboxStore, Pool, TxGuard},
+    store::{InboxStore, TxGuard},
 };
 
 /// Wraps a handler service in an [`Inbox`].
@@ -131,13 +131,11 @@ where
     let consumer = Arc::clone(&delivery.consumer);
     let in_ledger = delivery.in_ledger;
     let ids = delivery.ids();
-    let tx = TxGuard::begin(store, Pool::Consumer)
+    let (tx, fresh) = store
+        .begin_recorded(&consumer, &ids)
         .await
         .map_err(DeliveryError::from)?;
-    let fresh = store
-        .record(tx.get(), &consumer, &ids)
-        .await
-        .map_err(DeliveryError::from)?;
+    let tx = TxGuard::of(store, tx);
     let Some(delivery) = delivery.only(&fresh) else {
         roll_back(tx).await;
         return Ok(Outcome::new(0, ids.len()));

@@ -37,12 +37,16 @@ pub(crate) struct TxGuard<S: Store> {
 
 impl<S: Store> TxGuard<S> {
     pub(crate) async fn begin(store: &S, pool: Pool) -> Result<Self, StoreError> {
-        let tx = store.begin(pool).await?;
-        Ok(Self {
+        Ok(Self::of(store, store.begin(pool).await?))
+    }
+
+    /// Takes over a transaction that has just begun.
+    pub(crate) fn of(store: &S, tx: S::Tx) -> Self {
+        Self {
             store: store.clone(),
             tx: Some(tx),
             runtime: Handle::current(),
-        })
+        }
     }
 
     /// The transaction.

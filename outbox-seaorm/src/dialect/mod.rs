@@ -140,6 +140,18 @@ pub(crate) trait Dialect: Sync {
         ids: &'a [Uuid],
     ) -> Task<'a, Vec<bool>>;
 
+    /// Sets the guard of a transaction and inserts the id if it is not there yet, in one round trip if
+    /// that saves one. Tells whether it is new.
+    fn record_guarded<'a>(
+        &'a self,
+        tx: &'a DatabaseTransaction,
+        guard: &'static str,
+        table: &'a Table,
+        consumer: &'a str,
+        now: &'a str,
+        id: Uuid,
+    ) -> Task<'a, bool>;
+
     /// Adds a start to the ledger.
     fn open_start(
         &self,

@@ -45,6 +45,40 @@ on_every_database! {
         assert!(!store.is_recorded("a", ids[3]).await.expect("look up"));
     }
 
+    /// As handlers do it: the row comes with the beginning of the transaction.
+    async fn a_message_is_recorded_as_its_transaction_begins(db: TestDatabase) {
+        let store = store(&db).await;
+        for consumer in ["a", "it's", r"back\slash", r"\'; --", "größer", "A"] {
+            let id = Uuid::now_v7();
+            for (new, end) in [(true, "roll back"), (true, "commit"), (false, "commit")] {
+                let (tx, fresh) = store.begin_recorded(consumer, &[id]).await.expect("begin");
+                assert_eq!(fresh, [new], "{consumer}");
+                match end {
+                    "commit" => store.commit(tx).await.expect("commit"),
+                    _ => store.rollback(tx).await.expect("roll back"),
+                }
+                assert_eq!(store.is_recorded(consumer, id).await.expect("look up"), end == "commit", "{consumer}");
+            }
+            assert_eq!(record_one(&store, consumer, &[id]).await, [false], "{consumer}");
+        }
+        let ids = [Uuid::now_v7(), Uuid::now_v7()];
+        let (tx, fresh) = store.begin_recorded("a", &ids).await.expect("begin");
+        assert_eq!(fresh, [true, true]);
+        store.commit(tx).await.expect("commit");
+        assert_eq!(record_one(&store, "a", &ids).await, [false, false]);
+    }
+
+    /// Its guard is set: what somebody else has ended is not committed, and not said to be.
+    async fn a_recorded_transaction_is_guarded(db: TestDatabase) {
+        let store = store(&db).await;
+        let id = Uuid::now_v7();
+        let (tx, _) = store.begin_recorded("a", &[id]).await.expect("begin");
+        run(&tx, "ROLLBACK").await;
+        let error = store.commit(tx).await.expect_err("it was ended");
+        assert_eq!(error.kind(), StoreErrorKind::TransactionLost, "{error:?}");
+        assert!(!store.is_recorded("a", id).await.expect("look up"));
+    }
+
     async fn a_transaction_goes_on_after_a_duplicate(db: TestDatabase) {
         let store = store(&db).await;
         let (old, new) = (Uuid::now_v7(), Uuid::now_v7());

@@ -82,6 +82,30 @@ on_every_database! {
         store.renew(&lease).await.expect("renew");
     }
 
+    /// Connections that died while nobody used them are nobody's failure.
+    async fn connections_that_died_idle_are_passed_over(db: TestDatabase) {
+        if db.kind == Database::Sqlite {
+            return;
+        }
+        let proxy = Proxy::start(&db.url).await;
+        let user = sea_orm::Database::connect(proxy.through(&db.url)).await.expect("connect");
+        let store = migrated(SeaOrm::builder(user).consumer_connections(4).build().expect("a store")).await;
+        let mut open = Vec::new();
+        for _ in 0..4 {
+            open.push(store.begin(Pool::Consumer).await.expect("begin"));
+        }
+        for tx in open {
+            store.commit(tx).await.expect("commit");
+        }
+        proxy.cut().await;
+        proxy.restore().await;
+        for _ in 0..4 {
+            let (tx, fresh) = store.begin_recorded("a", &[Uuid::now_v7()]).await.expect("begin");
+            assert_eq!(fresh, [true]);
+            store.commit(tx).await.expect("commit");
+        }
+    }
+
     /// Answers that never come, as behind a network device that forgot the connection.
     async fn dead_connections_are_given_up(db: TestDatabase) {
         if db.kind == Database::Sqlite {

@@ -29,11 +29,6 @@ pub(super) async fn record(
                 .collect(),
         )
     };
-    let fresh = |result: Result<_, DbErr>| match result {
-        Ok(_) => Ok(true),
-        Err(error) if is_duplicate(&error) => Ok(false),
-        Err(error) => Err(error),
-    };
     if fresh(tx.execute_raw(insert(ids)).await)? {
         return Ok(vec![true; ids.len()]);
     }
@@ -45,6 +40,36 @@ pub(super) async fn record(
         each.push(fresh(tx.execute_raw(insert(&[*id])).await)?);
     }
     Ok(each)
+}
+
+fn fresh<T>(inserted: Result<T, DbErr>) -> Result<bool, DbErr> {
+    match inserted {
+        Ok(_) => Ok(true),
+        Err(error) if is_duplicate(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Statements without parameters can go together. The consumer goes as hexadecimal digits: what a
+/// backslash is in a string depends on `sql_mode`.
+pub(super) async fn record_guarded(
+    tx: &DatabaseTransaction,
+    guard: &'static str,
+    table: &Table,
+    consumer: &str,
+    now: &str,
+    id: Uuid,
+) -> Result<bool, DbErr> {
+    let mut digits = String::with_capacity(2 * consumer.len());
+    for byte in consumer.bytes() {
+        digits.push_str(&format!("{byte:02x}"));
+    }
+    let id = id.simple();
+    let sql = format!(
+        "{guard}; INSERT INTO {table} (message_id, consumer, processed_at) \
+         VALUES (x'{id}', _utf8mb4 x'{digits}', {now})"
+    );
+    fresh(tx.execute_unprepared(&sql).await)
 }
 
 pub(super) fn open_start(

@@ -39,6 +39,26 @@ pub(super) async fn record(
     Ok(ids.iter().map(|id| fresh.contains(id)).collect())
 }
 
+/// Statements without parameters can go together.
+pub(super) async fn record_guarded(
+    tx: &DatabaseTransaction,
+    guard: &'static str,
+    table: &Table,
+    consumer: &str,
+    now: &str,
+    id: Uuid,
+) -> Result<bool, DbErr> {
+    // In this form a backslash is special whatever `standard_conforming_strings` says.
+    let consumer = consumer.replace('\\', r"\\").replace('\'', "''");
+    let done = tx
+        .execute_unprepared(&format!(
+            "{guard}; INSERT INTO {table} (message_id, consumer, processed_at) \
+             VALUES ('{id}', E'{consumer}', {now}) ON CONFLICT DO NOTHING"
+        ))
+        .await?;
+    Ok(done.rows_affected() == 1)
+}
+
 /// Several processes prune side by side, so rows that another one has in hand are skipped.
 pub(super) fn prune(
     table: &Table,

@@ -29,6 +29,20 @@ pub(super) async fn record(
     Ok(fresh)
 }
 
+/// One after the other: there is no round trip to save.
+pub(super) async fn record_guarded(
+    tx: &DatabaseTransaction,
+    guard: &'static str,
+    table: &Table,
+    consumer: &str,
+    now: &str,
+    id: Uuid,
+) -> Result<bool, DbErr> {
+    tx.execute_unprepared(guard).await?;
+    let fresh = record(tx, table, consumer, now, &[id]).await?;
+    Ok(fresh == [true])
+}
+
 pub(super) fn prune(
     table: &Table,
     column: &str,

@@ -143,6 +143,18 @@ impl Dialect for Sqlite {
         Box::pin(inbox::record(tx, table, consumer, now, ids))
     }
 
+    fn record_guarded<'a>(
+        &'a self,
+        tx: &'a DatabaseTransaction,
+        guard: &'static str,
+        table: &'a Table,
+        consumer: &'a str,
+        now: &'a str,
+        id: Uuid,
+    ) -> Task<'a, bool> {
+        Box::pin(inbox::record_guarded(tx, guard, table, consumer, now, id))
+    }
+
     fn open_start(
         &self,
         table: &Table,
