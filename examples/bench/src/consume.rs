@@ -19,6 +19,7 @@ use crate::{
     Outcome, Plan,
     event::{PLAIN, Placed},
     report::{Figure, Report},
+    usage::CpuTime,
     world::{STREAM, World},
 };
 
@@ -166,24 +167,57 @@ async fn bare(world: &World, concurrency: usize, messages: usize) -> Outcome<f64
     .await?
 }
 
-pub(crate) async fn measure(world: &World, plan: &Plan, report: &mut Report) -> Outcome {
-    world.fill(plan.rows, PLAIN).await?;
+/// Fills the stream with `rows` messages.
+async fn fill(world: &World, rows: usize) -> Outcome {
+    world.fill(rows, PLAIN).await?;
     let relay = Relay::new(world.bus.clone(), world.broker.clone());
     while world.exists("SELECT 1 FROM outbox LIMIT 1").await? {
         relay.dispatch_batch().await?;
     }
+    Ok(())
+}
+
+/// Nothing but handlers with one insert, for a profiler, and what they are compared with.
+pub(crate) async fn alone(world: &World, plan: &Plan) -> Outcome {
+    fill(world, plan.rows).await?;
+    for concurrency in [1, 16] {
+        for _ in 0..plan.rounds {
+            let before = CpuTime::now();
+            let rate = bare(world, concurrency, plan.rows).await?;
+            let cpu = CpuTime::now().each(&before, plan.rows);
+            println!(
+                "{concurrency} at once, transaction alone: {rate:.0}/s, us of own, database, broker: {cpu:.1?}"
+            );
+            println!("handlers begin, {concurrency} at once");
+            let consumer = Consumer::of(insert {}).concurrency(u32::try_from(concurrency)?);
+            let before = CpuTime::now();
+            let rate = ours(world, consumer, "insert", plan.rows).await?;
+            let cpu = CpuTime::now().each(&before, plan.rows);
+            println!("{rate:.0}/s, us of own, database, broker: {cpu:.1?}");
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn measure(world: &World, plan: &Plan, report: &mut Report) -> Outcome {
+    fill(world, plan.rows).await?;
     for concurrency in [1_u32, 16, 64] {
         let messages = plan.rows.min(if concurrency == 1 { FEW } else { 4 * FEW });
         let many = concurrency as usize;
         let (mut raw, mut alone, mut noop, mut one) = (vec![], vec![], vec![], vec![]);
         let (mut batches, mut singly) = (vec![], vec![]);
+        let mut cpu = [vec![], vec![], vec![]];
         for _ in 0..plan.rounds {
             raw.push(pull_and_ack(world, many, messages).await?);
             alone.push(bare(world, many, messages).await?);
             let consumer = Consumer::of(nothing {}).concurrency(concurrency);
             noop.push(ours(world, consumer, "nothing", messages).await?);
             let consumer = Consumer::of(insert {}).concurrency(concurrency);
+            let before = CpuTime::now();
             one.push(ours(world, consumer, "insert", messages).await?);
+            for (all, one) in cpu.iter_mut().zip(CpuTime::now().each(&before, messages)) {
+                all.push(one);
+            }
             if concurrency == 16 {
                 let consumer = Consumer::of(insert_batches {});
                 batches.push(ours(world, consumer, "insert-batches", plan.rows).await?);
@@ -203,6 +237,10 @@ pub(crate) async fn measure(world: &World, plan: &Plan, report: &mut Report) -> 
                 .against("transaction", &alone)
                 .against("pull", &raw),
         );
+        for (name, values) in ["own", "database", "broker"].into_iter().zip(cpu) {
+            let name = format!("handler with one insert: CPU, {name}");
+            report.add(Figure::new(world.name(), &scenario, &name, "us").of(values));
+        }
         if concurrency == 16 {
             let together = figure("batches of 100, one insert a batch").of(batches);
             report.add(

@@ -32,7 +32,7 @@ outbox-bench [SCENARIO..] [--database postgres|mariadb|sqlite] [--rounds N] [--r
              [--json FILE] [--plot FILE]
 
 Scenarios, all by default: publish drain growth consume latency steady idle
-           for a profiler: relay (nothing but drains)
+           for a profiler: relay (nothing but drains), handler (nothing but handlers)
 --database  where the tables are; may be given several times (default: postgres)
 --rounds    how often each thing is measured (default: 7)
 --rows      rows of a drain, and messages of a consumer (default: 100000)
@@ -130,6 +130,9 @@ async fn run(plan: Plan) -> Outcome {
         }
         if plan.scenarios.iter().any(|name| name == "relay") {
             drain::alone(&world, &plan).await?;
+        }
+        if plan.scenarios.iter().any(|name| name == "handler") {
+            consume::alone(&world, &plan).await?;
         }
         if plan.wants("growth") {
             growth::measure(&world, &plan, &mut report).await?;
