@@ -14,10 +14,27 @@ use outbox_core::Headers;
 /// Names the header that cannot be sent, never its value.
 pub(crate) fn to_nats(headers: Headers) -> Result<HeaderMap, String> {
     let mut map = HeaderMap::new();
+    let repeats = may_repeat(&headers);
     for (name, value) in headers {
-        append(&mut map, name, value)?;
+        let (name, value) = checked(name, value)?;
+        // An insertion does not look for earlier values of the name.
+        if repeats {
+            map.append(name, value);
+        } else {
+            map.insert(name, value);
+        }
     }
     Ok(map)
+}
+
+/// Whether a name may stand more than once: it does, or there are too many to compare.
+fn may_repeat(headers: &Headers) -> bool {
+    const MANY: usize = 32;
+    headers.len() > MANY
+        || headers
+            .iter()
+            .enumerate()
+            .any(|(at, (name, _))| headers.iter().take(at).any(|(other, _)| other == name))
 }
 
 /// Adds one header.
@@ -26,6 +43,15 @@ pub(crate) fn append(
     name: Cow<'static, str>,
     value: Cow<'static, str>,
 ) -> Result<(), String> {
+    let (name, value) = checked(name, value)?;
+    map.append(name, value);
+    Ok(())
+}
+
+fn checked(
+    name: Cow<'static, str>,
+    value: Cow<'static, str>,
+) -> Result<(HeaderName, HeaderValue), String> {
     if name.is_empty() {
         return Err(refuse(&name, "its name is empty"));
     }
@@ -41,8 +67,7 @@ pub(crate) fn append(
             Err(_) => return Err(refuse(&other, "its name is not allowed")),
         },
     };
-    map.append(key, HeaderValue::from(value.into_owned()));
-    Ok(())
+    Ok((key, HeaderValue::from(value.into_owned())))
 }
 
 fn refuse(name: &str, why: &str) -> String {
@@ -72,4 +97,27 @@ pub(crate) fn is_reserved(name: &str) -> bool {
         name.get(..prefix.len())
             .is_some_and(|start| start.eq_ignore_ascii_case(prefix))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_of_a_name_is_sent() {
+        for others in [0, 40] {
+            let mut headers = Headers::new();
+            for (name, value) in [("a", "1"), ("b", "2"), ("a", "3")] {
+                headers.append(name, value);
+            }
+            for number in 0..others {
+                headers.append(format!("x-{number}"), "y");
+            }
+            let map = to_nats(headers).unwrap();
+            let values =
+                |name: &str| -> Vec<_> { map.get_all(name).map(HeaderValue::as_str).collect() };
+            assert_eq!((values("a"), values("b")), (vec!["1", "3"], vec!["2"]));
+            assert_eq!(map.len(), 2 + others);
+        }
+    }
 }

@@ -19,9 +19,17 @@ pub(crate) fn int(row: &QueryResult, index: usize) -> Option<i64> {
     get::<i64>(row, index).or_else(|| get::<i32>(row, index).map(i64::from))
 }
 
+/// An integer that is narrow on most databases. The type that fits is tried first: an attempt that fails
+/// makes an error with a text of its own.
+fn narrow(row: &QueryResult, index: usize) -> Option<i64> {
+    get::<i32>(row, index)
+        .map(i64::from)
+        .or_else(|| get::<i64>(row, index))
+}
+
 /// Text, also where the column is binary (keys on MySQL) or is not UTF-8 (which SQLite does not check).
 pub(crate) fn text(row: &QueryResult, index: usize) -> Option<String> {
-    get::<String>(row, index).or_else(|| {
+    row.try_get_by_index(index).unwrap_or_else(|_| {
         get::<Vec<u8>>(row, index).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     })
 }
@@ -36,7 +44,7 @@ pub(crate) const MESSAGE_COLUMNS: usize = 9;
 
 /// A message from the columns `seq`, [`MESSAGE`](crate::dialect::MESSAGE) and the time.
 pub(crate) fn message(row: &QueryResult) -> OutboxRow {
-    let version = int(row, 3).unwrap_or_default();
+    let version = narrow(row, 3).unwrap_or_default();
     OutboxRow {
         seq: int(row, 0).unwrap_or_default(),
         id: get::<Uuid>(row, 1).unwrap_or_default(),

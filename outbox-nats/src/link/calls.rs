@@ -6,11 +6,13 @@
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
 
 use async_nats::Subject;
 use bytes::Bytes;
+use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
 /// A reply, reduced to what is needed.
@@ -187,9 +189,12 @@ impl Ticket {
     }
 
     /// Waits until the reply is there, and leaves it there.
-    pub(super) async fn early(&mut self) {
-        let reply = self.reply().await;
-        self.waiting = Waiting::Early(reply);
+    pub(super) fn poll_early(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Waiting::For(receiver) = &mut self.waiting {
+            let reply = ready!(receiver.poll_unpin(cx));
+            self.waiting = Waiting::Early(reply.unwrap_or(Err(CallError::Disconnected)));
+        }
+        Poll::Ready(())
     }
 }
 

@@ -2,14 +2,17 @@
 
 use std::{
     collections::HashMap,
+    pin::Pin,
     sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
 
 use async_nats::{Client, HeaderMap, PublishError, PublishErrorKind, Subject};
 use bytes::Bytes;
+use futures_util::{FutureExt, future::BoxFuture};
 use outbox_core::failpoint::Failpoint;
-use tokio::task::unconstrained;
+use tokio::task::{Unconstrained, unconstrained};
 
 use super::calls::{CallError, Calls, Reply, Ticket};
 
@@ -52,39 +55,30 @@ impl Life {
         }
     }
 
-    /// Hands a request to the connection; the reply is then awaited with the ticket.
-    pub(crate) async fn send(
+    /// Hands a request to the connection at the first poll; the reply is then awaited with the ticket.
+    pub(crate) fn send(
         &self,
         subject: Subject,
         headers: Option<HeaderMap>,
         payload: Bytes,
         timeout: Duration,
-    ) -> Result<Ticket, CallError> {
-        let (mut ticket, token) = self.calls.register(subject.clone(), timeout)?;
+    ) -> Result<Sending<'_>, CallError> {
+        let (ticket, token) = self.calls.register(subject.clone(), timeout)?;
         let point = Failpoint::after(|| step(&subject, &payload) + ": sent");
         let reply = format!("{}{token:x}", self.inbox);
-        // Unconstrained: a task's budget must not delay the hand-over past that of a later message.
-        let sending = unconstrained(async {
-            match headers {
-                Some(headers) => {
-                    self.client
-                        .publish_with_reply_and_headers(subject, reply, headers, payload)
-                        .await
-                }
-                None => {
-                    self.client
-                        .publish_with_reply(subject, reply, payload)
-                        .await
-                }
-            }
-        });
-        tokio::select! {
-            biased;
-            sent = sending => sent.map_err(|error| unsent(&error))?,
-            () = ticket.early() => {}
-        }
-        point.passed();
-        Ok(ticket)
+        let handing: BoxFuture<'_, _> = match headers {
+            Some(headers) => Box::pin(
+                self.client
+                    .publish_with_reply_and_headers(subject, reply, headers, payload),
+            ),
+            None => Box::pin(self.client.publish_with_reply(subject, reply, payload)),
+        };
+        Ok(Sending {
+            ticket: Some(ticket),
+            // Unconstrained: a task's budget must not delay the hand-over past that of a later message.
+            handing: unconstrained(handing),
+            point,
+        })
     }
 
     /// A request and its reply.
@@ -97,7 +91,7 @@ impl Life {
     ) -> Result<Reply, CallError> {
         let point = Failpoint::after(|| step(&subject, &payload) + ": answered");
         let reply = self
-            .send(subject, headers, payload, timeout)
+            .send(subject, headers, payload, timeout)?
             .await?
             .reply()
             .await?;
@@ -162,6 +156,32 @@ impl Life {
         };
         refused.insert(subject.to_owned(), refusal);
         news
+    }
+}
+
+/// A request on its way to the connection.
+///
+/// There are many of them at a time, nearly all of which are soon done, so it is small, and what
+/// async-nats needs to hand a message over is on the heap for as long as that takes.
+pub(crate) struct Sending<'a> {
+    /// `None` when it has been sent.
+    ticket: Option<Ticket>,
+    handing: Unconstrained<BoxFuture<'a, Result<(), PublishError>>>,
+    point: Failpoint,
+}
+
+impl Future for Sending<'_> {
+    type Output = Result<Ticket, CallError>;
+
+    /// Ready when it is sent, or answered before that is known.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Poll::Ready(handed) = self.handing.poll_unpin(cx) {
+            handed.map_err(|error| unsent(&error))?;
+        } else if let Some(ticket) = &mut self.ticket {
+            ready!(ticket.poll_early(cx));
+        }
+        self.point.passed();
+        Poll::Ready(self.ticket.take().ok_or(CallError::Disconnected))
     }
 }
 

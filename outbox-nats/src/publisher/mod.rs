@@ -94,9 +94,10 @@ impl Publisher for JetStreamPublisher {
                 return Err(disconnected(&subject));
             };
             let point = Failpoint::after(|| format!("message to {subject}: answered"));
-            // Boxed: there are many of these futures at a time, nearly all of which only wait.
-            let sending = Box::pin(life.send(subject.clone(), Some(headers), payload, timeout));
-            let sent = sending.await;
+            let sent = match life.send(subject.clone(), Some(headers), payload, timeout) {
+                Ok(sending) => sending.await,
+                Err(error) => Err(error),
+            };
             drop(life);
             let reply = match sent {
                 Ok(mut ticket) => ticket.reply().await,
