@@ -10,10 +10,11 @@ use std::{
 
 use async_nats::jetstream::{AckKind, consumer::pull};
 use futures_util::{StreamExt, TryStreamExt, future::try_join_all};
-use outbox_core::{Consumer, HandlerError, Relay, State, handler};
+use outbox_core::{Consumer, HandlerError, Relay, State, handler, store::InboxStore};
 use outbox_seaorm::SeaOrm;
 use sea_orm::{ConnectionTrait, DatabaseTransaction, TransactionTrait};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use crate::{
     Outcome, Plan,
@@ -147,24 +148,31 @@ async fn pull_and_ack(world: &World, concurrency: usize, messages: usize) -> Out
     .await?
 }
 
-/// Transactions a second with the handler's insert alone.
-async fn bare(world: &World, concurrency: usize, messages: usize) -> Outcome<f64> {
-    let db = world.db.clone();
-    tokio::spawn(async move {
-        let began = Instant::now();
-        let workers = concurrency.min(10);
-        let working = (0..workers).map(async |_| {
+/// Transactions a second with the handler's insert, and before it a row in the inbox if `recorded`: what
+/// an inbox that is written by hand reaches without a broker.
+async fn bare(world: &World, concurrency: usize, messages: usize, recorded: bool) -> Outcome<f64> {
+    world.empty("inbox").await?;
+    let began = Instant::now();
+    let workers = concurrency.min(10);
+    let working = (0..workers).map(|_| {
+        let (db, store) = (world.db.clone(), world.store.clone());
+        // Each in a task of its own, as the handlers are.
+        tokio::spawn(async move {
             for _ in 0..messages / workers {
                 let tx = db.begin().await?;
+                if recorded {
+                    store.record(&tx, "by hand", &[Uuid::now_v7()]).await?;
+                }
                 tx.execute_unprepared(INSERT).await?;
                 tx.commit().await?;
             }
             Outcome::Ok(())
-        });
-        try_join_all(working).await?;
-        Ok((messages / workers * workers) as f64 / began.elapsed().as_secs_f64())
-    })
-    .await?
+        })
+    });
+    for done in try_join_all(working).await? {
+        done?;
+    }
+    Ok((messages / workers * workers) as f64 / began.elapsed().as_secs_f64())
 }
 
 /// Fills the stream with `rows` messages.
@@ -183,7 +191,7 @@ pub(crate) async fn alone(world: &World, plan: &Plan) -> Outcome {
     for concurrency in [1, 16] {
         for _ in 0..plan.rounds {
             let before = CpuTime::now();
-            let rate = bare(world, concurrency, plan.rows).await?;
+            let rate = bare(world, concurrency, plan.rows, false).await?;
             let cpu = CpuTime::now().each(&before, plan.rows);
             println!(
                 "{concurrency} at once, transaction alone: {rate:.0}/s, us of own, database, broker: {cpu:.1?}"
@@ -204,12 +212,14 @@ pub(crate) async fn measure(world: &World, plan: &Plan, report: &mut Report) -> 
     for concurrency in [1_u32, 16, 64] {
         let messages = plan.rows.min(if concurrency == 1 { FEW } else { 4 * FEW });
         let many = concurrency as usize;
-        let (mut raw, mut alone, mut noop, mut one) = (vec![], vec![], vec![], vec![]);
+        let (mut raw, mut alone, mut recorded) = (vec![], vec![], vec![]);
+        let (mut noop, mut one) = (vec![], vec![]);
         let (mut batches, mut singly) = (vec![], vec![]);
         let mut cpu = [vec![], vec![], vec![]];
         for _ in 0..plan.rounds {
             raw.push(pull_and_ack(world, many, messages).await?);
-            alone.push(bare(world, many, messages).await?);
+            alone.push(bare(world, many, messages, false).await?);
+            recorded.push(bare(world, many, messages, true).await?);
             let consumer = Consumer::of(nothing {}).concurrency(concurrency);
             noop.push(ours(world, consumer, "nothing", messages).await?);
             let consumer = Consumer::of(insert {}).concurrency(concurrency);
@@ -229,12 +239,15 @@ pub(crate) async fn measure(world: &World, plan: &Plan, report: &mut Report) -> 
         let figure = |name: &str| Figure::new(world.name(), &scenario, name, "/s");
         report.add(figure("pull and acknowledge alone").of(raw.clone()));
         report.add(figure("one transaction with one insert alone").of(alone.clone()));
+        let by_hand = figure("one transaction with an inbox row and one insert, no broker");
+        report.add(by_hand.of(recorded.clone()).against("transaction", &alone));
         let noop = figure("no-op handler, inbox").of(noop);
         report.add(noop.against("transaction", &alone).against("pull", &raw));
         let inserting = figure("handler with one insert, inbox").of(one.clone());
         report.add(
             inserting
                 .against("transaction", &alone)
+                .against("transaction with an inbox row", &recorded)
                 .against("pull", &raw),
         );
         for (name, values) in ["own", "database", "broker"].into_iter().zip(cpu) {

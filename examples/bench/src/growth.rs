@@ -11,6 +11,7 @@ use crate::{
     Outcome, Plan, drain,
     event::{PLAIN, Placed},
     report::{Figure, Report},
+    usage::Work,
     world::World,
 };
 
@@ -87,15 +88,42 @@ async fn add_with_gaps(world: &World, rows: usize) -> Outcome {
     Ok(())
 }
 
-async fn under(world: &World, case: Case, rows: usize) -> Outcome<f64> {
+/// What a drain of so many rows took.
+#[derive(Debug, Default)]
+struct Drained {
+    rate: f64,
+    /// Statements and pages of the database, if they were asked for.
+    work: Option<Work>,
+    rows: usize,
+}
+
+/// Drains, and asks the database what it did if `counting`.
+async fn drain(world: &World, rows: usize, counting: bool) -> Outcome<Drained> {
+    let before = if counting {
+        Work::so_far(world).await?
+    } else {
+        None
+    };
+    let rate = drain::relay(world, rows).await?;
+    let work = match before {
+        Some(before) => Work::so_far(world).await?.map(|after| Work {
+            statements: after.statements - before.statements,
+            pages: after.pages - before.pages,
+        }),
+        None => None,
+    };
+    Ok(Drained { rate, work, rows })
+}
+
+async fn under(world: &World, case: Case, rows: usize, counting: bool) -> Outcome<Drained> {
     world.fill(0, PLAIN).await?;
     match case {
         Case::Held(held) => {
             hold(world, held).await?;
             world.fill(rows, PLAIN).await?;
-            let rate = drain::relay(world, rows).await?;
+            let drained = drain(world, rows, counting).await?;
             world.empty("outbox_held").await?;
-            Ok(rate)
+            Ok(drained)
         }
         Case::OldSnapshot => {
             let old = snapshot(world).await?;
@@ -104,15 +132,15 @@ async fn under(world: &World, case: Case, rows: usize) -> Outcome<f64> {
             drain::relay(world, rows).await?;
             world.purge().await?;
             world.add(rows, PLAIN).await?;
-            let rate = drain::relay(world, rows).await?;
+            let drained = drain(world, rows, counting).await?;
             old.rollback().await?;
-            Ok(rate)
+            Ok(drained)
         }
         Case::RolledBack => {
             let rows = rows / 900 * 900;
             add_with_gaps(world, rows).await?;
             world.settle_down().await?;
-            drain::relay(world, rows).await
+            drain(world, rows, counting).await
         }
         Case::Passed => {
             for _ in 0..10 {
@@ -121,7 +149,7 @@ async fn under(world: &World, case: Case, rows: usize) -> Outcome<f64> {
                 world.purge().await?;
             }
             world.add(rows, PLAIN).await?;
-            drain::relay(world, rows).await
+            drain(world, rows, counting).await
         }
     }
 }
@@ -165,16 +193,33 @@ pub(crate) async fn measure(world: &World, plan: &Plan, report: &mut Report) -> 
     let figure = |name: &str| Figure::new(world.name(), &scenario, name, "/s");
     for (case, name) in CASES {
         let (mut plain, mut special) = (vec![], vec![]);
-        for _ in 0..plan.rounds {
+        let mut counted = Vec::new();
+        for round in 0..plan.rounds {
             world.fill(rows, PLAIN).await?;
-            plain.push(drain::relay(world, rows).await?);
-            special.push(under(world, case, rows).await?);
+            // Counting takes its time, and the counts hardly differ.
+            let counting = round == 0;
+            let before = drain(world, rows, counting).await?;
+            let drained = under(world, case, rows, counting).await?;
+            plain.push(before.rate);
+            special.push(drained.rate);
+            counted.extend([("a drain just before", before), (name, drained)]);
         }
         report.add(
             figure(name)
                 .of(special)
                 .against("a drain just before", &plain),
         );
+        for (name, drained) in counted {
+            if let Some(work) = drained.work {
+                let rows = drained.rows as f64;
+                let of = |what: &str, unit, value| {
+                    let name = format!("{name}: {what}");
+                    Figure::new(world.name(), &scenario, &name, unit).of(vec![value])
+                };
+                report.add(of("statements", "/1,000", work.statements / rows * 1000.0));
+                report.add(of("pages", "/row", work.pages / rows));
+            }
+        }
     }
     let (mut without, mut with) = (vec![], vec![]);
     for _ in 0..plan.rounds {

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
+use outbox_tests::Database;
+use sea_orm::{ConnectionTrait, Statement};
 use serde::Serialize;
+
+use crate::{Outcome, world::World};
 
 /// The machine of a run.
 #[derive(Debug, Serialize)]
@@ -101,4 +105,47 @@ pub(crate) fn memory() -> (f64, f64) {
             / 1024.0
     };
     (mib("VmRSS:"), mib("VmHWM:"))
+}
+
+/// What a database has done so far, as it counts itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Work {
+    pub(crate) statements: f64,
+    /// Pages that were looked at, in memory or not.
+    pub(crate) pages: f64,
+}
+
+impl Work {
+    /// `None` for SQLite, which does not count. PostgreSQL's connections tell what they did when they have
+    /// been idle for ten seconds.
+    pub(crate) async fn so_far(world: &World) -> Outcome<Option<Self>> {
+        let numbers = match world.database {
+            Database::Sqlite => return Ok(None),
+            Database::Postgres => {
+                const TOLD: Duration = Duration::from_secs(11);
+                tokio::time::sleep(TOLD).await;
+                let sql = "SELECT xact_commit + xact_rollback, blks_hit + blks_read \
+                           FROM pg_stat_database WHERE datname = current_database()";
+                let row = row(world, sql).await?;
+                [row.try_get_by_index(0)?, row.try_get_by_index(1)?]
+            }
+            Database::MariaDb => {
+                let status = async |name| -> Outcome<i64> {
+                    let sql = format!("SHOW GLOBAL STATUS LIKE '{name}'");
+                    let value: String = row(world, &sql).await?.try_get_by_index(1)?;
+                    Ok(value.parse()?)
+                };
+                let pages = status("Innodb_buffer_pool_read_requests").await?;
+                [status("Questions").await?, pages]
+            }
+        };
+        let [statements, pages] = numbers.map(|number: i64| number as f64);
+        Ok(Some(Self { statements, pages }))
+    }
+}
+
+async fn row(world: &World, sql: &str) -> Outcome<sea_orm::QueryResult> {
+    let statement = Statement::from_string(world.db.get_database_backend(), sql);
+    let row = world.db.query_one_raw(statement).await?;
+    Ok(row.ok_or("no row")?)
 }
