@@ -258,9 +258,12 @@ on_every_database! {
                 for _ in 0..60 {
                     let tx = store.begin(Pool::User).await.expect("begin");
                     tx.execute_unprepared(&format!("UPDATE accounts SET n = n + 1 WHERE id = {writer}")).await.expect("update");
-                    let mut delayed = record(Some("k"));
-                    delayed.delay = Some(Duration::from_millis(1));
-                    store.insert(&tx, TARGET, &[record(None), record(Some("k")), delayed]).await.expect("insert");
+                    // Twice, as a transaction does that publishes several events one by one.
+                    for _ in 0..2 {
+                        let mut delayed = record(Some("k"));
+                        delayed.delay = Some(Duration::from_millis(1));
+                        store.insert(&tx, TARGET, &[record(None), record(Some("k")), delayed]).await.expect("insert");
+                    }
                     store.commit(tx).await.expect("commit");
                 }
             })
