@@ -211,7 +211,14 @@ on_every_database! {
         // Longer than the deadline of what is awaited below.
         let patient = shipping_together().batch(3).ack_wait(4 * 2 * DEADLINE).linger(2 * DEADLINE);
         let consumer = consume(&shop, &desk, patient);
-        for number in 1..=3 {
+        shop.order(1).await;
+        let jetstream = shop.nats.nats().jetstream().await;
+        eventually("the first is collected before the others are there", DEADLINE, async || {
+            let info = jetstream.get_stream("SHOP").await.ok()?.consumer_info("shipping").await.ok()?;
+            (info.num_ack_pending == 1).then_some(())
+        })
+        .await;
+        for number in 2..=3 {
             shop.order(number).await;
         }
         shop.await_effects(1..=3).await;
