@@ -247,6 +247,35 @@ on_every_database! {
         }
     }
 
+    /// A transaction that has published and goes on for long holds no relay up. SQLite has one writer.
+    async fn the_relay_waits_for_no_writer(db: TestDatabase) {
+        if db.kind == Database::Sqlite {
+            return;
+        }
+        let store = store(&db).await;
+        let scheduled = |delay| {
+            let mut record = record(Some("k"));
+            record.delay = Some(delay);
+            record
+        };
+        let rows = publish(&store, &[record(Some("k")), record(Some("k")), record(None), scheduled(Duration::ZERO)]).await;
+        let slow = store.begin(Pool::User).await.expect("begin");
+        let written = [record(None), record(Some("k")), scheduled(Duration::ZERO), scheduled(Duration::from_secs(60))];
+        store.insert(&slow, TARGET, &written).await.expect("insert");
+        let lease = lease(&store).await;
+        let moves = [to_held(&rows[0], HeldReason::Failing), to_held(&rows[1], HeldReason::Parked)];
+        let relaying = async {
+            store.hold(&lease, &moves).await.expect("hold");
+            store.repair_heads(&lease, false).await.expect("repair");
+            assert_eq!(store.release_due(&lease, 100).await.expect("release"), 1);
+            assert_eq!(store.settle(TARGET, &[settled(&rows[2])]).await.expect("settle"), 1);
+            assert_eq!(read(&store, everything()).await.len(), 1, "the one that was due");
+        };
+        tokio::time::timeout(Duration::from_secs(5), relaying).await.expect("it waits for the writer");
+        store.commit(slow).await.expect("commit");
+        assert_eq!(read_ids(&store).await.len(), 3);
+    }
+
     /// The relay may not make writers wait or fall victim to deadlocks, at the default isolation.
     async fn writers_never_see_a_deadlock(db: TestDatabase) {
         let store = store(&db).await;
