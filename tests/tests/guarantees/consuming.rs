@@ -501,7 +501,7 @@ on_every_database! {
     async fn a_broker_outage_spends_no_attempt(db: TestDatabase) {
         let shop = Shop::open(db).await;
         // Some take so long that they are delivered again before they are handled.
-        let script = Script::new(|number, _| Act::Take(Duration::from_millis(if number % 10 == 5 { 3000 } else { 100 })));
+        let script = Script::new(|number, _| Act::Take(Duration::from_millis(if number % 10 == 5 { 2000 } else { 100 })));
         let relay = shop.relay();
         let consumer = shop.consumer(&script, shipping().max_attempts(1).ack_wait(Duration::from_secs(1)));
         for number in 1..=30 {
