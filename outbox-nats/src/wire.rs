@@ -16,7 +16,8 @@ pub(crate) fn to_nats(headers: Headers) -> Result<HeaderMap, String> {
     let mut map = HeaderMap::new();
     let repeats = may_repeat(&headers);
     for (name, value) in headers {
-        let (name, value) = checked(name, value)?;
+        let value = checked_value(&name, value)?;
+        let name = checked_name(name)?;
         // An insertion does not look for earlier values of the name.
         if repeats {
             map.append(name, value);
@@ -28,7 +29,7 @@ pub(crate) fn to_nats(headers: Headers) -> Result<HeaderMap, String> {
 }
 
 /// Whether a name may stand more than once: it does, or there are too many to compare.
-fn may_repeat(headers: &Headers) -> bool {
+pub(crate) fn may_repeat(headers: &Headers) -> bool {
     const MANY: usize = 32;
     headers.len() > MANY
         || headers
@@ -43,31 +44,30 @@ pub(crate) fn append(
     name: Cow<'static, str>,
     value: Cow<'static, str>,
 ) -> Result<(), String> {
-    let (name, value) = checked(name, value)?;
-    map.append(name, value);
+    let value = checked_value(&name, value)?;
+    map.append(checked_name(name)?, value);
     Ok(())
 }
 
-fn checked(
-    name: Cow<'static, str>,
-    value: Cow<'static, str>,
-) -> Result<(HeaderName, HeaderValue), String> {
+pub(crate) fn checked_name(name: Cow<'static, str>) -> Result<HeaderName, String> {
     if name.is_empty() {
         return Err(refuse(&name, "its name is empty"));
     }
-    if value.contains(['\r', '\n']) {
-        return Err(refuse(&name, "its value has a line break"));
-    }
     let allowed = |byte: u8| byte.is_ascii_graphic() && byte != b':';
-    let key = match name {
+    match name {
         // Not copied, and not checked by `from_static`.
-        Cow::Borrowed(known) if known.bytes().all(allowed) => HeaderName::from_static(known),
-        other => match HeaderName::from_str(&other) {
-            Ok(key) => key,
-            Err(_) => return Err(refuse(&other, "its name is not allowed")),
-        },
-    };
-    Ok((key, HeaderValue::from(value.into_owned())))
+        Cow::Borrowed(known) if known.bytes().all(allowed) => Ok(HeaderName::from_static(known)),
+        other => {
+            HeaderName::from_str(&other).map_err(|_| refuse(&other, "its name is not allowed"))
+        }
+    }
+}
+
+pub(crate) fn checked_value(name: &str, value: Cow<'static, str>) -> Result<HeaderValue, String> {
+    if value.bytes().any(|byte| matches!(byte, b'\r' | b'\n')) {
+        return Err(refuse(name, "its value has a line break"));
+    }
+    Ok(HeaderValue::from(value.into_owned()))
 }
 
 fn refuse(name: &str, why: &str) -> String {

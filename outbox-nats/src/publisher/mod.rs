@@ -1,6 +1,7 @@
 //! Publishing, with a confirmation for each message.
 
 mod failure;
+mod forms;
 
 use std::{
     borrow::Cow,
@@ -10,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use async_nats::{HeaderMap, Subject, header::NATS_MESSAGE_ID};
+use async_nats::{HeaderMap, Subject};
 use bytes::Bytes;
 use outbox_core::{
     broker::{FailureKind, PublishFailure, Publisher, Receipt, WireMessage},
@@ -19,12 +20,14 @@ use outbox_core::{
 };
 use serde::Deserialize;
 
-use self::failure::{disconnected, failed, refused};
+use self::{
+    failure::{disconnected, failed, refused},
+    forms::Forms,
+};
 use crate::{
     api::{Api, ApiError, Refusal},
     link::{CallError, Link, Reply},
     provision::Provision,
-    wire,
 };
 
 /// How long a probe waits for each of its answers.
@@ -42,6 +45,7 @@ pub struct JetStreamPublisher {
     provision: Arc<Provision>,
     ack_timeout: Duration,
     names: Arc<Names>,
+    forms: Forms,
 }
 
 /// The confirmation as the server writes it.
@@ -69,6 +73,7 @@ impl JetStreamPublisher {
             provision,
             ack_timeout,
             names: Arc::default(),
+            forms: Forms::default(),
         }
     }
 }
@@ -83,7 +88,7 @@ impl Publisher for JetStreamPublisher {
         let names = self.names.clone();
         let provision = Arc::downgrade(&self.provision);
         let timeout = self.ack_timeout;
-        let prepared = prepare(message);
+        let prepared = prepare(message, &self.forms);
         async move {
             let Prepared {
                 subject,
@@ -166,15 +171,12 @@ struct Prepared {
 }
 
 /// Checks what the server or the client would stumble over, and makes the headers.
-fn prepare(message: WireMessage) -> Result<Prepared, PublishFailure> {
+fn prepare(message: WireMessage, forms: &Forms) -> Result<Prepared, PublishFailure> {
     let reject = |why: String| PublishFailure::new(FailureKind::Rejected, why);
     check_subject(&message.subject).map_err(|error| reject(error.to_string()))?;
-    let mut headers = wire::to_nats(message.headers)
+    let headers = forms
+        .fill(message.headers, message.id)
         .map_err(|why| reject(format!("subject `{}`: {why}", message.subject)))?;
-    if let Some(id) = message.id {
-        let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
-        headers.insert(NATS_MESSAGE_ID, &*id.hyphenated().encode_lower(&mut text));
-    }
     Ok(Prepared {
         subject: message.subject.into(),
         headers,
@@ -273,7 +275,7 @@ mod tests {
                 ..WireMessage::default()
             };
             message.headers.append(name, value);
-            prepare(message).map(drop)
+            prepare(message, &Forms::default()).map(drop)
         };
         assert!(message("a.b", "x", "y").is_ok());
         for (subject, name, value) in [
