@@ -347,6 +347,24 @@ mod tests {
         assert_eq!(message_id("a", &uuid.to_string()), uuid);
     }
 
+    /// An empty id would make every later message without one a copy.
+    #[test]
+    fn a_message_without_an_id_is_refused() {
+        let complete = outgoing(&row(), "svc").unwrap();
+        for id in [None, Some("")] {
+            let mut message = complete.clone();
+            message.headers = Headers::new();
+            for (name, value) in complete.headers.iter().filter(|(name, _)| *name != "ce-id") {
+                message.headers.append(name.to_owned(), value.to_owned());
+            }
+            if let Some(id) = id {
+                message.headers.append("ce-id", id);
+            }
+            let error = incoming(&message, OffsetDateTime::now_utc()).unwrap_err();
+            assert!(error.to_string().contains("ce-id"), "{error}");
+        }
+    }
+
     #[test]
     fn contradicting_headers_are_refused() {
         let mut message = outgoing(&row(), "svc").unwrap();

@@ -9,6 +9,7 @@
 //! | a cluster of them | [`nats_cluster`] |
 //! | a whole shop under random faults | [`history`] |
 //! | a broken network | [`Proxy::start`] |
+//! | what is logged | [`Log::of_this_thread`] |
 //! | a process to kill | [`Child::spawn`] |
 //! | something that becomes true | [`eventually`] |
 //!
@@ -32,6 +33,7 @@ mod backend;
 mod child;
 mod database_server;
 mod eventually;
+mod log;
 mod mariadb;
 mod nats;
 mod nats_cluster;
@@ -53,6 +55,7 @@ pub use self::backend::{Database, TestDatabase};
 pub use self::child::Child;
 pub use self::database_server::{DatabaseServer, connect};
 pub use self::eventually::{Probe, eventually};
+pub use self::log::Log;
 pub use self::mariadb::{MARIADB_URL, MariaDb, MariaDbConfig, shared_mariadb};
 pub use self::nats::{NATS_URL, Nats, NatsServer, shared_nats, unique};
 pub use self::nats_cluster::nats_cluster;

@@ -181,7 +181,7 @@ pub(crate) async fn prepare_by_hand(world: &World) -> Outcome {
             "TEXT",
             "BLOB",
             "randomblob(16)",
-            "CREATE INDEX hand_unsent ON hand_outbox (seq) WHERE NOT sent",
+            "CREATE INDEX IF NOT EXISTS hand_unsent ON hand_outbox (seq) WHERE NOT sent",
         ),
     };
     db.execute_unprepared(&format!(

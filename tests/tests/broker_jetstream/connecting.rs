@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use outbox_core::broker::{Broker, BrokerError, BrokerErrorKind, Publisher};
 use outbox_nats::JetStream;
-use outbox_tests::{NatsConfig, NatsServer, WorkDir, eventually, free_port};
+use outbox_tests::{Log, NatsConfig, NatsServer, WorkDir, eventually, free_port};
+use tracing_subscriber::filter::LevelFilter;
 
-use super::{SOON, message, shop};
+use super::{RECOVERY, SOON, message, shop};
 
 async fn refused(url: &str) -> BrokerError {
     let start = Instant::now();
@@ -65,6 +66,53 @@ async fn a_wrong_password_is_said_and_never_shown() {
         .connect(server.nats().url())
         .await
         .expect("connect");
+}
+
+/// Whatever goes wrong, and however much is logged.
+#[tokio::test]
+async fn no_secret_is_logged_even_at_the_finest_level() {
+    let users = r#"authorization { users: [ { user: "app", password: "hunter2-right" } ] }"#;
+    let server = NatsServer::start_with(NatsConfig::default().extra(users)).await;
+    let url = server.nats().url();
+    let (log, _guard) = Log::of_this_thread(LevelFilter::TRACE);
+    let refused = [
+        shop().user_and_password("app", "hunter2-wrong"),
+        shop().token("hunter2-token"),
+        shop().nkey("hunter2-seed"),
+        shop().credentials("hunter2-credentials"),
+    ];
+    for builder in refused {
+        assert_silent(&format!("{builder:?}"));
+        let error = builder.connect(url).await.expect_err("refused");
+        assert_silent(&format!("{error} {error:?}"));
+    }
+    let in_address = url.replace("nats://", "nats://app:hunter2-right@");
+    for (builder, address) in [
+        (shop().user_and_password("app", "hunter2-right"), url),
+        (shop(), in_address.as_str()),
+    ] {
+        let broker = builder.connect(address).await.expect("connect");
+        assert_silent(&format!("{broker:?}"));
+        let publisher = broker.publisher().await.expect("a publisher");
+        server.restart().await;
+        eventually("it is connected again", RECOVERY, async || {
+            publisher.connected()
+        })
+        .await;
+        publisher
+            .publish(message("shop.orders", "hello"))
+            .await
+            .expect("publish");
+    }
+    let lines = log.lines();
+    assert!(lines.len() > 100, "this was logged at its finest");
+    for line in lines {
+        assert_silent(&line);
+    }
+}
+
+fn assert_silent(text: &str) {
+    assert!(!text.contains("hunter2"), "{text}");
 }
 
 #[tokio::test]

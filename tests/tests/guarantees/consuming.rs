@@ -2,13 +2,15 @@
 
 use std::{
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use outbox_core::{Bus, Consumer, Context, HandlerError, IntegrationEvent, State, handler};
+use outbox_core::{
+    Bus, Consumer, Context, HandlerError, IntegrationEvent, State, error::PublishErrorKind, handler,
+};
 use outbox_nats::{JetStream, StreamSpec};
 use outbox_seaorm::SeaOrm;
-use outbox_tests::{Database, Direction, Proxy, TestDatabase, eventually, on_every_database};
+use outbox_tests::{Database, Direction, Log, Proxy, TestDatabase, eventually, on_every_database};
 use sea_orm::{
     ConnectOptions, ConnectionTrait, DatabaseConnection, DatabaseTransaction, TransactionTrait,
 };
@@ -18,9 +20,9 @@ use tokio::{
     net::TcpStream,
 };
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::{fmt::format::FmtSpan, util::SubscriberInitExt};
+use tracing_subscriber::filter::LevelFilter;
 
-use crate::shop::{Act, DEADLINE, OrderPlaced, Script, Shop, shipping};
+use crate::shop::{Act, DEADLINE, OrderPlaced, OrderShipped, Running, Script, Shop, shipping};
 
 #[derive(Serialize, Deserialize, IntegrationEvent)]
 #[event(subject = "shop.orders.cancelled")]
@@ -56,6 +58,59 @@ async fn ship_greedily(
     let insert = format!("INSERT INTO effects (number) VALUES ({})", order.number);
     tx.execute_unprepared(&insert).await?;
     db.execute_unprepared("SELECT 1").await?;
+    Ok(())
+}
+
+/// When which order was tried.
+#[derive(Clone, Default)]
+struct Tries(Arc<Mutex<Vec<(i64, Instant)>>>);
+
+const BACKOFF: Duration = Duration::from_millis(600);
+const RETRY_AFTER: Duration = Duration::from_millis(900);
+
+/// Fails with the backoff of the consumer, and every second order with a delay of its own.
+#[handler(consumer = "trying", backoff = fixed("600ms"), max_attempts = 3)]
+async fn try_again(order: OrderPlaced, tries: State<Tries>) -> Result<(), HandlerError> {
+    tries
+        .0
+        .0
+        .lock()
+        .unwrap()
+        .push((order.number, Instant::now()));
+    if order.number % 2 == 0 {
+        return Err(HandlerError::retry_after("come back later", RETRY_AFTER));
+    }
+    Err(HandlerError::retry("not now"))
+}
+
+/// Contexts that outlive their handlers.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<Context>>>);
+
+#[handler(consumer = "keeping")]
+async fn keep_context(
+    order: OrderPlaced,
+    tx: &DatabaseTransaction,
+    cx: Context,
+    kept: State<Kept>,
+) -> Result<(), HandlerError> {
+    let insert = format!("INSERT INTO effects (number) VALUES ({})", order.number);
+    tx.execute_unprepared(&insert).await?;
+    cx.publish(&OrderShipped {
+        number: order.number,
+    })?;
+    kept.0.0.lock().unwrap().push(cx);
+    Ok(())
+}
+
+#[handler(consumer = "keeping-without-inbox")]
+async fn keep_context_without_inbox(
+    order: OrderPlaced,
+    cx: Context,
+    kept: State<Kept>,
+) -> Result<(), HandlerError> {
+    let _ = order;
+    kept.0.0.lock().unwrap().push(cx);
     Ok(())
 }
 
@@ -454,6 +509,84 @@ on_every_database! {
         assert_eq!(script.starts(1), 5);
     }
 
+    /// R6: a replay may fail as often as the message could.
+    async fn a_replay_has_all_its_attempts_again(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let script = Script::new(|_, _| Act::Fail);
+        let relay = shop.relay();
+        let consumer = shop.consumer(&script, shipping().max_attempts(3));
+        shop.order(1).await;
+        let letters = shop.bus.dead_letters(shop.broker.clone());
+        for replays in 0..=2 {
+            let dead = eventually("the letter", DEADLINE, async || {
+                let dead = shop.dead_letters().await;
+                match dead.first() {
+                    Some(letter) if letter.replays == replays => Ok(letter.clone()),
+                    _ => Err(format!("{dead:?}")),
+                }
+            })
+            .await;
+            assert_eq!((dead.attempts, script.starts(1)), (3, 3 * (replays + 1)));
+            shop.await_empty("inbox_attempt").await;
+            if replays < 2 {
+                assert!(letters.replay(dead.id).await.unwrap());
+            }
+        }
+        consumer.stop().await;
+        relay.stop().await;
+    }
+
+    /// R5: a failure that counts comes again after the backoff, or after as long as the handler says.
+    async fn a_failure_waits_as_long_as_it_is_told(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let tries = Tries::default();
+        let runtime = shop
+            .bus
+            .runtime(shop.broker.clone())
+            .relay(crate::shop::relay())
+            .state(tries.clone())
+            .consumer(Consumer::of(try_again {}));
+        let running = Running::start(runtime);
+        shop.order(1).await;
+        shop.order(2).await;
+        shop.await_dead_letters(2).await;
+        running.stop().await;
+        let tries = tries.0.lock().unwrap().clone();
+        for (number, least) in [(1, BACKOFF / 2), (2, RETRY_AFTER)] {
+            let of_it: Vec<_> = tries.iter().filter(|(tried, _)| *tried == number).map(|(_, at)| *at).collect();
+            assert_eq!(of_it.len(), 3, "{tries:?}");
+            for pair in of_it.windows(2) {
+                assert!(pair[1] - pair[0] >= least, "order {number}: {:?}", pair[1] - pair[0]);
+            }
+        }
+    }
+
+    /// R4: what is published too late to be committed is refused, and not lost in silence.
+    async fn what_is_published_after_the_commit_is_refused(db: TestDatabase) {
+        let shop = Shop::open(db).await;
+        let kept = Kept::default();
+        let runtime = shop
+            .bus
+            .runtime(shop.broker.clone())
+            .relay(crate::shop::relay())
+            .state(kept.clone())
+            .consumer(Consumer::of(keep_context {}))
+            .consumer(Consumer::without_inbox(keep_context_without_inbox {}));
+        let running = Running::start(runtime);
+        shop.order(1).await;
+        shop.await_effects([1]).await;
+        eventually("both have it", DEADLINE, async || kept.0.lock().unwrap().len() == 2).await;
+        eventually("the event of the handler", DEADLINE, async || shop.stream().await.len() == 2).await;
+        for cx in kept.0.lock().unwrap().iter() {
+            let error = cx.publish(&OrderCancelled { number: 1 }).expect_err("too late");
+            assert_eq!(error.kind(), PublishErrorKind::Closed, "{error}");
+            assert!(error.to_string().contains("shop.orders.cancelled"), "{error}");
+        }
+        running.stop().await;
+        assert_eq!(shop.count("outbox").await, 0);
+        assert_eq!(shop.stream().await.len(), 2, "the order and what came of it");
+    }
+
     /// R4 and R6: a transaction that the handler has broken or ended is never acknowledged as done.
     async fn work_that_was_not_committed_is_never_acknowledged(db: TestDatabase) {
         let shop = Shop::open(db).await;
@@ -521,29 +654,6 @@ on_every_database! {
     }
 }
 
-/// The log of one thread.
-#[derive(Clone, Default)]
-pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    pub(crate) fn lines(&self) -> Vec<String> {
-        let text = String::from_utf8(self.0.lock().unwrap().clone()).expect("a log in UTF-8");
-        // Not `lines()`, which takes a carriage return for a part of the line's end.
-        text.trim_end().split('\n').map(str::to_owned).collect()
-    }
-}
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[handler(consumer = "shipping")]
 async fn reject_all(order: OrderPlaced, cx: Context) -> Result<(), HandlerError> {
     let _ = order;
@@ -557,13 +667,7 @@ async fn reject_all(order: OrderPlaced, cx: Context) -> Result<(), HandlerError>
 #[tokio::test]
 async fn copies_are_no_news_in_the_log() {
     let shop = Shop::open(Database::Sqlite.fresh().await).await;
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .finish();
-    let guard = subscriber.set_default();
+    let (log, guard) = Log::of_this_thread(LevelFilter::INFO);
     let client = shop.nats.nats().connect().await;
     for _ in 0..100 {
         let mut headers = async_nats::HeaderMap::new();
@@ -600,14 +704,7 @@ async fn copies_are_no_news_in_the_log() {
 #[tokio::test]
 async fn what_others_write_forges_no_log_line() {
     let shop = Shop::open(Database::Sqlite.fresh().await).await;
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_span_events(FmtSpan::CLOSE)
-        .with_writer(move || writer.clone())
-        .finish();
-    let guard = subscriber.set_default();
+    let (log, guard) = Log::of_this_thread(LevelFilter::INFO);
     let client = shop.nats.nats().connect().await;
     let hostile = "x%0D%0A2026-01-01T00:00:00Z%20ERROR%20forged%1B%5B2J%E2%80%AE";
     let long = "y".repeat(20_000);

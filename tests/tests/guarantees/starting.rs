@@ -8,12 +8,11 @@ use outbox_core::{
 };
 use outbox_nats::{JetStream, StreamSpec};
 use outbox_seaorm::SeaOrm;
-use outbox_tests::{Database, Postgres, Proxy, TestDatabase, eventually, on_every_database};
+use outbox_tests::{Database, Log, Postgres, Proxy, TestDatabase, eventually, on_every_database};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::filter::LevelFilter;
 
-use crate::consuming::Log;
 use crate::shop::{DEADLINE, Script, Shop, shipping};
 
 #[derive(Serialize, Deserialize, IntegrationEvent)]
@@ -158,13 +157,7 @@ async fn a_subject_that_no_stream_carries_is_refused_at_the_start() {
 async fn a_runtime_that_cannot_start_says_why_in_log_and_health() {
     let shop = Shop::open(Database::Sqlite.fresh().await).await;
     let empty = Database::Sqlite.fresh().await;
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .finish();
-    let _guard = subscriber.set_default();
+    let (log, _guard) = Log::of_this_thread(LevelFilter::INFO);
     let bus_without_tables = Bus::new(SeaOrm::new(empty.connection.clone()));
     let twice = || Consumer::of(first {});
     let runtimes = [
