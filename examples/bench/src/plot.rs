@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use crate::report::{Report, median};
 
-const WIDTH: f64 = 760.0;
-const LABELS: f64 = 430.0;
+const WIDTH: f64 = 850.0;
+const LABELS: f64 = 520.0;
 const ROW: f64 = 18.0;
 
 /// An SVG with a bar for each ratio; a line where both would be equal.
@@ -32,7 +32,8 @@ pub(crate) fn draw(report: &Report) -> String {
     let height = ROW * bars.len() as f64 + 24.0;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
-         font-family=\"sans-serif\" font-size=\"9\">\n"
+         font-family=\"sans-serif\" font-size=\"9\">\n\
+         <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"white\"/>\n"
     );
     for (row, (label, ratio)) in bars.iter().enumerate() {
         let y = ROW * row as f64 + 6.0;

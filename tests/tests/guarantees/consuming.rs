@@ -635,11 +635,12 @@ on_every_database! {
         let shop = Shop::open(db).await;
         // Some take so long that they are delivered again before they are handled.
         let script = Script::new(|number, _| Act::Take(Duration::from_millis(if number % 10 == 5 { 2000 } else { 100 })));
-        let relay = shop.relay();
-        let consumer = shop.consumer(&script, shipping().max_attempts(1).ack_wait(Duration::from_secs(1)));
+        // Before the handlers: on SQLite they hold the only writer for long.
         for number in 1..=30 {
             shop.order(number).await;
         }
+        let relay = shop.relay();
+        let consumer = shop.consumer(&script, shipping().max_attempts(1).ack_wait(Duration::from_secs(1)));
         eventually("some are handled", DEADLINE, async || shop.effects().await.len() >= 4).await;
         for _ in 0..2 {
             shop.nats.kill();
