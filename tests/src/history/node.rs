@@ -225,8 +225,10 @@ async fn operate(
 ) {
     while !stop.is_cancelled() {
         tokio::time::sleep(Duration::from_millis(100)).await;
+        // An order may fail as well, on a busy machine.
         let failing = HeldFilter {
             reasons: vec![HeldReason::Failing],
+            key: Some(shop::SHELF.to_owned()),
             limit: 1,
             ..HeldFilter::default()
         };

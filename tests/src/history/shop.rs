@@ -35,6 +35,9 @@ pub(super) struct OrderShipped {
     pub(super) number: i64,
 }
 
+/// The key of all reports.
+pub(super) const SHELF: &str = "reports";
+
 /// Too large for its stream at first.
 #[derive(Debug, Clone, Serialize, Deserialize, IntegrationEvent)]
 #[event(subject = "reports.made", key = shelf)]
@@ -234,7 +237,7 @@ pub(super) async fn report(bus: &Bus<SeaOrm>, number: i64) -> Result<(), Handler
     insert(unit.tx(), "reports", number).await?;
     unit.publish(&ReportMade {
         number,
-        shelf: "reports".to_owned(),
+        shelf: SHELF.to_owned(),
     })?;
     unit.commit().await?;
     Ok(())
