@@ -5,6 +5,7 @@ use std::{ops::RangeInclusive, time::Duration};
 use outbox_tests::{Child, Database, NatsServer, TestDatabase, eventually, on_every_database};
 use sea_orm::{ConnectionTrait, TransactionTrait};
 
+use crate::server::end_session;
 use crate::shop::{Act, Script, Shop, numbers, shipping};
 
 const NODE: &str = env!("CARGO_BIN_EXE_outbox-test-node");
@@ -344,9 +345,7 @@ async fn end_idle_transactions(shop: &Shop) {
                         JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id \
                         WHERE p.db = DATABASE() AND p.command = 'Sleep'";
             for session in numbers(db, idle).await {
-                db.execute_unprepared(&format!("KILL {session}"))
-                    .await
-                    .unwrap();
+                end_session(db, session).await;
             }
         }
     }

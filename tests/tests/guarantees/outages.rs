@@ -8,7 +8,7 @@ use outbox_tests::{Child, Database, Proxy, eventually};
 use sea_orm::{ConnectionTrait, TransactionTrait};
 use tokio_util::sync::CancellationToken;
 
-use crate::server::{Server, on_servers};
+use crate::server::{Server, end_session, on_servers};
 use crate::shop::{Act, DEADLINE, Script, Shop, numbers, relay, shipping};
 
 const NODE: &str = env!("CARGO_BIN_EXE_outbox-test-node");
@@ -46,18 +46,16 @@ on_servers! {
         config.duplicate_window = Duration::from_millis(100);
         js.update_stream(config).await.unwrap();
         let consumer = shop.consumer(&Script::always_ship(), shipping());
-        let (lock_it, unlock_it, deletions, kill) = match kind {
+        let (lock_it, unlock_it, deletions) = match kind {
             Database::Postgres => (
                 "LOCK TABLE outbox IN SHARE MODE",
                 "SELECT 1",
                 "SELECT pid::bigint AS number FROM pg_stat_activity WHERE query LIKE 'DELETE%'",
-                "SELECT pg_terminate_backend(?)",
             ),
             _ => (
                 "LOCK TABLES outbox READ",
                 "UNLOCK TABLES",
                 "SELECT id AS number FROM information_schema.processlist WHERE info LIKE 'DELETE%'",
-                "KILL ?",
             ),
         };
         let placed = async || {
@@ -88,7 +86,7 @@ on_servers! {
             eventually("no deletion that waits", DEADLINE, async || {
                 let waiting = numbers(&shop.db.connection, deletions).await;
                 for id in &waiting {
-                    let _ = shop.db.connection.execute_unprepared(&kill.replace('?', &id.to_string())).await;
+                    end_session(&shop.db.connection, *id).await;
                 }
                 waiting.is_empty()
             })

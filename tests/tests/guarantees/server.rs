@@ -1,6 +1,7 @@
 //! A database server that a test may break.
 
 use outbox_tests::{Database, MariaDb, Postgres, TestDatabase};
+use sea_orm::{ConnectionTrait, DatabaseConnection, DbBackend};
 
 /// A database server to break.
 pub(crate) enum Server {
@@ -51,6 +52,18 @@ impl Server {
             Self::Postgres(server) => server.thaw(),
             Self::MariaDb(server) => server.thaw(),
         }
+    }
+}
+
+/// Ends a session of the database; one that has ended by itself meanwhile is as good.
+pub(crate) async fn end_session(db: &DatabaseConnection, id: i64) {
+    const UNKNOWN_THREAD: &str = "1094";
+    let sql = match db.get_database_backend() {
+        DbBackend::Postgres => format!("SELECT pg_terminate_backend({id})"),
+        _ => format!("KILL {id}"),
+    };
+    if let Err(error) = db.execute_unprepared(&sql).await {
+        assert!(error.to_string().contains(UNKNOWN_THREAD), "{sql}: {error}");
     }
 }
 
