@@ -1,5 +1,7 @@
 //! Creating the tables, once, whoever asks and however many ask at a time.
 
+use std::time::{Duration, Instant};
+
 use outbox_core::error::{StoreError, StoreErrorKind};
 use sea_orm::{ConnectionTrait, DbBackend, DbErr, RuntimeErr};
 
@@ -12,6 +14,8 @@ use crate::{
 
 const MIGRATE: &str = "migrate the tables";
 const CHECK: &str = "check the tables";
+/// How long a migration waits for another one, and for whoever else keeps the database busy.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 impl SeaOrm {
     /// Creates the tables that are missing, or brings them up to date.
@@ -25,8 +29,24 @@ impl SeaOrm {
     ///
     /// # Errors
     ///
-    /// The database refused a statement, or another migration held the lock for a minute (MySQL).
+    /// The database refused a statement, or others kept it busy for a minute.
     pub async fn migrate(&self) -> Result<(), StoreError> {
+        let began = Instant::now();
+        loop {
+            match self.migrate_now().await {
+                // SQLite does not wait for others when it changes the mode of a file.
+                Err(error)
+                    if error.kind() == StoreErrorKind::Busy && began.elapsed() < PATIENCE =>
+                {
+                    let pause = Duration::from_millis(fastrand::u64(5..=50));
+                    tokio::time::sleep(pause).await;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn migrate_now(&self) -> Result<(), StoreError> {
         let (dialect, tables) = (self.dialect(), self.tables());
         let system = self.inner.connections.system();
         let pending = schema::pending(&system, dialect, tables).await;

@@ -17,6 +17,7 @@ use super::{
     outage::DatabaseWatch,
     settings::Settings,
     signs::SignsOfLife,
+    slots::{Room, Slot},
     status::SharedConsumerStatus,
     verdict::{self, NotReady, Verdict},
 };
@@ -73,32 +74,44 @@ pub(super) enum Settlement {
     },
 }
 
-/// Handles one delivery and settles it. What is committed has only its acknowledgement before it, so its
-/// `slot` is free for the next message then.
+/// Handles one delivery, in its `slot` if it has one of its own, and settles it.
+///
+/// What is committed has only its acknowledgement before it, so its slot is free then.
 pub(super) async fn run<S: InboxStore, B: Broker, H: DeliveryHandle>(
     shared: Arc<Shared<S, B>>,
     delivered: Delivered<H>,
     service: DeliveryService,
-    slot: impl Send,
+    slot: Option<Slot>,
 ) {
     let consumer = Arc::clone(&shared.settings.name);
-    let decide = AssertUnwindSafe(decide(&shared, &delivered, service)).catch_unwind();
     let mut signs = SignsOfLife::new(&shared.settings);
+    let mut turn = None;
+    if let Some(slot) = &slot {
+        // The one before it may still commit.
+        turn = signs.during(&[&delivered.handle], slot.turn()).await;
+        if turn.is_none() {
+            return settle(&shared, &delivered, Settlement::Back(Duration::ZERO)).await;
+        }
+    }
+    let room = slot.as_ref().map(|slot| slot.room.clone());
+    let decide = decide(&shared, &delivered, service, room.unwrap_or_default());
+    let decide = AssertUnwindSafe(decide).catch_unwind();
     let settlement = signs.during(&[&delivered.handle], decide).await;
     // `decide` catches what handlers and layers do; this is for our own mistakes.
     let settlement = settlement.unwrap_or_else(|panic| {
         tracing::error!(%consumer, panic = %Panicked::from_payload(panic.as_ref()), "handling a message panicked outside its handler");
         Settlement::Back(AFTER_OUTAGE.base(delivered.deliveries.try_into().unwrap_or(u32::MAX)))
     });
-    let slot = (!matches!(settlement, Settlement::Ack)).then_some(slot);
+    let held = (!matches!(settlement, Settlement::Ack)).then_some((slot, turn));
     settle(&shared, &delivered, settlement).await;
-    drop(slot);
+    drop(held);
 }
 
 async fn decide<S: InboxStore, B: Broker, H: DeliveryHandle>(
     shared: &Shared<S, B>,
     delivered: &Delivered<H>,
     service: DeliveryService,
+    room: Room,
 ) -> Settlement {
     let settings = &shared.settings;
     let envelope = match wire::incoming(&delivered.message, delivered.origin.stored_at) {
@@ -188,6 +201,7 @@ async fn decide<S: InboxStore, B: Broker, H: DeliveryHandle>(
         deadline: Instant::now() + settings.timeout,
         in_ledger: again,
         started: Started::default(),
+        room,
     };
     let (began, epoch) = (Instant::now(), shared.store.epoch());
     // Handlers' own log lines stand inside this span.

@@ -16,6 +16,7 @@ use super::{
     delivery::{Delivery, DeliveryService, Message, Outcome, Started},
     failure::{DeliveryError, DeliveryErrorKind},
     signs::SignsOfLife,
+    slots::Room,
     verdict::{self, Verdict},
 };
 use crate::{
@@ -94,7 +95,7 @@ pub(super) async fn run<S: InboxStore, B: Broker, H: DeliveryHandle>(
             && let Some(delivered) = waiting.pop_front()
         {
             let (shared, service) = (Arc::clone(&shared), service.clone());
-            running.push(attempt::run(shared, delivered, service, ()));
+            running.push(attempt::run(shared, delivered, service, None));
         }
         // Those that run send their own.
         let handles: Vec<&H> = waiting.iter().map(|delivered| &delivered.handle).collect();
@@ -169,6 +170,7 @@ async fn together<S: InboxStore, B: Broker, H: DeliveryHandle>(
         deadline: Instant::now() + settings.timeout,
         in_ledger: false,
         started: Started::default(),
+        room: Room::default(),
     };
     let (began, epoch) = (Instant::now(), shared.store.epoch());
     let span = tracing::info_span!("handle", %consumer, event_type, messages = size);

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use tower::util::BoxCloneService;
 use uuid::Uuid;
 
+use super::slots::Room;
 use crate::{broker::Origin, envelope::Envelope, error::BoxError};
 
 /// The service that outer layers wrap: around the inbox and everything inside it.
@@ -35,6 +36,8 @@ pub struct Delivery {
     pub(crate) in_ledger: bool,
     /// Set when the handler itself begins.
     pub(crate) started: Started,
+    /// Left when the handler has succeeded and the commit begins.
+    pub(crate) room: Room,
 }
 
 /// A message with the place where it is stored.
@@ -193,6 +196,7 @@ mod tests {
             deadline: Instant::now(),
             in_ledger: false,
             started: Started::default(),
+            room: Room::default(),
         };
         let left = |fresh: &[bool]| {
             let left = batch.clone().only(fresh)?.ids();

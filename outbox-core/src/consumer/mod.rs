@@ -4,7 +4,7 @@
 //! * requests and responses of the layers: `delivery`, `transacted`, `failure`, `routes`;
 //! * the runtime's side: `pump` (subscription to attempts), `attempt` (one delivery from arrival to
 //!   settlement), `batch` (several in one transaction), `verdict` (outage, busy, or failure), `alone`, `outage`, `settings`,
-//!   `signs` (of life), `status`.
+//!   `signs` (of life), `slots`, `status`.
 
 mod alone;
 mod attempt;
@@ -23,6 +23,7 @@ mod pump;
 mod routes;
 mod settings;
 mod signs;
+mod slots;
 mod status;
 mod transacted;
 mod verdict;

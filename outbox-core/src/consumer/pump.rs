@@ -3,10 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use tokio::{
-    sync::{Notify, OwnedSemaphorePermit, Semaphore},
-    time::{Instant, Interval, MissedTickBehavior, sleep, sleep_until},
-};
+use tokio::time::{Instant, Interval, MissedTickBehavior, sleep, sleep_until};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -14,6 +11,7 @@ use super::{
     batch,
     delivery::DeliveryService,
     settings::BatchSettings,
+    slots::Slots,
     status::{ConsumerState, SharedConsumerStatus},
 };
 use crate::{
@@ -65,6 +63,11 @@ impl<S: InboxStore, B: Broker> Pump<S, B> {
         stop: CancellationToken,
     ) {
         let mut outage = OutageLog::new("the consumer's subscription");
+        // As many as ever, whatever becomes of subscriptions.
+        let slots = Slots::new(match self.kind {
+            Kind::Messages => self.shared.settings.concurrency,
+            Kind::Replays => REPLAY_SLOTS,
+        });
         let name = Arc::clone(&self.shared.settings.name);
         while !stop.is_cancelled() {
             let opened = match subscription.take() {
@@ -77,7 +80,7 @@ impl<S: InboxStore, B: Broker> Pump<S, B> {
             let error = match opened {
                 Ok(subscription) => {
                     self.tell(ConsumerState::Running);
-                    match self.pull(subscription, &stop, &mut outage).await {
+                    match self.pull(subscription, &slots, &stop, &mut outage).await {
                         Ok(()) => break,
                         Err(error) => error,
                     }
@@ -107,20 +110,26 @@ impl<S: InboxStore, B: Broker> Pump<S, B> {
     async fn pull(
         &mut self,
         mut subscription: B::Subscription,
+        slots: &Slots,
         stop: &CancellationToken,
         outage: &mut OutageLog,
     ) -> Result<(), BrokerError> {
         let batch = self.shared.settings.batch;
         let (ended, mut rest) = match (self.kind, batch) {
             (Kind::Messages, Some(batch)) => {
-                self.pull_batches(&mut subscription, batch, stop, outage)
+                self.pull_batches(&mut subscription, batch, slots, stop, outage)
                     .await
             }
             _ => {
-                let ended = self.pull_singles(&mut subscription, stop, outage).await;
+                let ended = self
+                    .pull_singles(&mut subscription, slots, stop, outage)
+                    .await;
                 (ended, Vec::new())
             }
         };
+        if ended.is_ok() {
+            slots.close();
+        }
         rest.extend(subscription.close().await);
         hand_back(rest).await;
         ended
@@ -134,22 +143,15 @@ impl<S: InboxStore, B: Broker> Pump<S, B> {
     async fn pull_singles(
         &mut self,
         subscription: &mut B::Subscription,
+        slots: &Slots,
         stop: &CancellationToken,
         outage: &mut OutageLog,
     ) -> Result<(), BrokerError> {
-        let settings = &self.shared.settings;
-        let name = Arc::clone(&settings.name);
-        let size = if self.kind == Kind::Messages {
-            settings.concurrency
-        } else {
-            REPLAY_SLOTS
-        };
-        let slots = Arc::new(Semaphore::new(size));
-        let freed = Arc::new(Notify::new());
+        let name = Arc::clone(&self.shared.settings.name);
         let mut report = Report::new();
         loop {
             self.wait_for_database(stop).await;
-            let free = slots.available_permits();
+            let free = slots.free();
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
@@ -158,14 +160,13 @@ impl<S: InboxStore, B: Broker> Pump<S, B> {
                     outage.worked(&name);
                     for delivered in deliveries {
                         // The pull never returns more than it was asked for, and only this loop
-                        // takes permits; should it ever, the rest waits here for a slot.
-                        let Ok(permit) = Arc::clone(&slots).acquire_owned().await else { break };
-                        let slot = Slot { permit: Some(permit), freed: Arc::clone(&freed) };
+                        // takes room; should it ever, the rest waits here for some.
+                        let slot = slots.take().await;
                         let (shared, service) = (Arc::clone(&self.shared), self.service.clone());
                         self.tasks.spawn(attempt::run(shared, delivered, service, slot));
                     }
                 }
-                () = freed.notified() => {}
+                () = slots.freed() => {}
                 () = report.due() => self.report(subscription).await,
             }
         }
@@ -181,19 +182,19 @@ impl<S: InboxStore, B: Broker> Pump<S, B> {
         &mut self,
         subscription: &mut B::Subscription,
         batch: BatchSettings,
+        slots: &Slots,
         stop: &CancellationToken,
         outage: &mut OutageLog,
     ) -> (Result<(), BrokerError>, Deliveries<B>) {
-        let slots = Arc::new(Semaphore::new(self.shared.settings.concurrency));
         let mut report = Report::new();
         loop {
             self.wait_for_database(stop).await;
             let mut collected: Deliveries<B> = Vec::new();
             // Nothing is fetched ahead of a free slot.
-            let permit = tokio::select! {
+            let slot = tokio::select! {
                 biased;
                 () = stop.cancelled() => return (Ok(()), collected),
-                permit = Arc::clone(&slots).acquire_owned() => permit,
+                slot = slots.take() => slot,
                 () = report.due() => {
                     self.report(subscription).await;
                     continue;
@@ -224,7 +225,7 @@ impl<S: InboxStore, B: Broker> Pump<S, B> {
             let (shared, service) = (Arc::clone(&self.shared), self.service.clone());
             self.tasks.spawn(async move {
                 batch::run(shared, collected, service).await;
-                drop(permit);
+                drop(slot);
             });
         }
     }
@@ -261,22 +262,6 @@ impl<S: InboxStore, B: Broker> Pump<S, B> {
             telemetry::consumer_pending(&self.shared.settings.name, pending);
             self.status.update(|status| status.pending = Some(pending));
         }
-    }
-}
-
-/// The right to handle one message at a time.
-#[derive(Debug)]
-struct Slot {
-    /// `None` only while it is dropped.
-    permit: Option<OwnedSemaphorePermit>,
-    freed: Arc<Notify>,
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        // In this order: whoever is woken finds it free.
-        drop(self.permit.take());
-        self.freed.notify_one();
     }
 }
 

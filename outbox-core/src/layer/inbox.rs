@@ -130,6 +130,7 @@ where
     let store = bus.store();
     let consumer = Arc::clone(&delivery.consumer);
     let in_ledger = delivery.in_ledger;
+    let room = delivery.room.clone();
     let ids = delivery.ids();
     let (tx, fresh) = store
         .begin_recorded(&consumer, &ids)
@@ -160,6 +161,7 @@ where
         return Err(DeliveryError::from(error).into());
     }
     let count = records.len();
+    room.leave();
     match tx.commit_with(bus.target_name(), records).await {
         Ok(()) => {
             if count > 0 {

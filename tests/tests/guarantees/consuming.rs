@@ -811,3 +811,79 @@ async fn settled(shop: &Shop) -> bool {
     let info = consumer.info().await.unwrap();
     info.num_pending == 0 && info.num_ack_pending == 0
 }
+
+/// The next message is on its way while the one before it is committed, and no further one; it begins after
+/// the commit. A stop meanwhile hands it back at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_message_comes_while_one_is_committed_and_begins_after() {
+    let shop = Shop::open(Database::Postgres.fresh().await).await;
+    for sql in [
+        "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS \
+         $$ BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN NULL; END $$",
+        "CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON effects DEFERRABLE INITIALLY DEFERRED \
+         FOR EACH ROW EXECUTE FUNCTION wait()",
+    ] {
+        shop.db.connection.execute_unprepared(sql).await.unwrap();
+    }
+    let relay = shop.relay();
+    for number in 1..=5 {
+        shop.order(number).await;
+    }
+    shop.await_published(1..=5).await;
+    relay.stop().await;
+    let held_up = shop.db.connection.begin().await.unwrap();
+    held_up
+        .execute_unprepared("SELECT pg_advisory_xact_lock(7)")
+        .await
+        .unwrap();
+    let one_by_one = || shipping().concurrency(1).ack_wait(Duration::from_secs(600));
+    let script = Script::always_ship();
+    let first = shop.consumer(&script, one_by_one());
+    let jetstream = shop.nats.nats().jetstream().await;
+    let on_their_way = async |expected: usize| {
+        eventually(
+            "the next message, and no further one",
+            DEADLINE,
+            async || {
+                let stream = jetstream.get_stream("SHOP").await.unwrap();
+                let Ok(info) = stream.consumer_info("shipping").await else {
+                    return Err("no durable".to_owned());
+                };
+                let seen = (info.num_ack_pending, info.num_waiting);
+                if seen == (expected, 0) {
+                    Ok(())
+                } else {
+                    Err(format!("{seen:?}"))
+                }
+            },
+        )
+        .await;
+    };
+    on_their_way(2).await;
+    let started = |script: &Script| (1..=5).filter(|number| script.starts(*number) > 0).count();
+    assert_eq!(
+        started(&script),
+        1,
+        "the second one waits for the commit of the first"
+    );
+
+    first.stop.cancel();
+    let other = Script::always_ship();
+    let second = shop.consumer(&other, one_by_one());
+    eventually(
+        "another process begins with what was handed back",
+        DEADLINE,
+        async || other.starts(2) == 1,
+    )
+    .await;
+    assert_eq!(started(&script), 1);
+    held_up.rollback().await.unwrap();
+    first.stop().await;
+    shop.await_effects(1..=5).await;
+    assert_eq!(
+        started(&other),
+        4,
+        "the first one was committed and not handled again"
+    );
+    second.stop().await;
+}

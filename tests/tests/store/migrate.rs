@@ -1,12 +1,14 @@
 //! The tables: made once, by whoever comes first, under any name.
 
+use std::time::Duration;
+
 use outbox_core::{
     error::StoreErrorKind,
     store::{HeldReason, InboxStore, OutboxStore, Pool, Store},
 };
 use outbox_seaorm::{SeaOrm, migration_sql};
-use outbox_tests::{Database, SqliteFile, TestDatabase, on_every_database};
-use sea_orm::{ConnectionTrait, DbErr, Statement};
+use outbox_tests::{Database, SqliteFile, TestDatabase, connect, on_every_database};
+use sea_orm::{ConnectionTrait, DbErr, Statement, TransactionTrait};
 use uuid::Uuid;
 
 use crate::support::*;
@@ -118,6 +120,24 @@ on_every_database! {
                 task.await.expect("a task").expect("migrate");
             }
         }
+    }
+
+    /// SQLite refuses at once to change the mode of a file that somebody writes to.
+    async fn it_waits_for_whoever_writes_to_a_new_file(db: TestDatabase) {
+        if db.kind != Database::Sqlite {
+            return;
+        }
+        let file = SqliteFile::new();
+        let connection = connect(&file.url(), 2).await.expect("connect");
+        let writing = connection.begin().await.expect("begin");
+        run(&writing, "CREATE TABLE orders (number INTEGER)").await;
+        let migrating = SeaOrm::new(connection.clone());
+        let migrating = migrating.migrate();
+        tokio::pin!(migrating);
+        let early = tokio::time::timeout(Duration::from_millis(300), &mut migrating).await;
+        assert!(early.is_err(), "{early:?}");
+        writing.commit().await.expect("commit");
+        migrating.await.expect("migrate");
     }
 
     async fn half_a_schema_is_completed(db: TestDatabase) {
