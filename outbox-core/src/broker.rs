@@ -57,7 +57,8 @@ pub trait Broker: Clone + Send + Sync + 'static {
         letter: &DeadLetter,
     ) -> impl Future<Output = Result<(), BrokerError>> + Send;
 
-    /// Dead letters above `after`, oldest first, at most `limit`; of one consumer if given.
+    /// Dead letters above `after`, oldest first, at most `limit`; of one consumer if given. Fewer if
+    /// they are large: go on after the last until none comes.
     ///
     /// # Errors
     ///

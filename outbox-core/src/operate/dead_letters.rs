@@ -119,17 +119,33 @@ impl<S: OutboxStore, B: Broker> DeadLetters<S, B> {
             self.list_rows(filter.after_outbox, limit, &mut found)
                 .await?;
         }
-        let consumer = filter.consumer.as_deref();
-        let letters = self
-            .broker
-            .dead_letters(consumer, filter.after_consumer, limit as usize)
+        self.list_letters(filter, limit as usize, &mut found)
             .await?;
-        found.extend(
-            letters
-                .iter()
-                .map(|(number, letter)| of_letter(*number, letter)),
-        );
         Ok(found)
+    }
+
+    /// Adds up to `limit` letters of consumers, a part at a time.
+    async fn list_letters(
+        &self,
+        filter: &DeadLetterFilter,
+        limit: usize,
+        found: &mut Vec<DeadLetterSummary>,
+    ) -> Result<(), OperateError> {
+        let (consumer, mut after) = (filter.consumer.as_deref(), filter.after_consumer);
+        let mut left = limit;
+        while left > 0 {
+            let letters = self.broker.dead_letters(consumer, after, left).await?;
+            let Some((last, _)) = letters.last() else {
+                break;
+            };
+            after = *last;
+            left = left.saturating_sub(letters.len());
+            let summaries = letters
+                .iter()
+                .map(|(number, letter)| of_letter(*number, letter));
+            found.extend(summaries);
+        }
+        Ok(())
     }
 
     /// Adds up to `limit` dead rows. Large ones are read a part at a time, and their bodies dropped.

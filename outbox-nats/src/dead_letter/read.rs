@@ -5,6 +5,9 @@ use outbox_core::broker::{BrokerError, DeadLetter};
 use super::{DeadLetters, letter};
 use crate::api::{ApiError, Stored, code};
 
+/// The bodies of a page have so many bytes, and those of one letter more, at most.
+const PAGE_BYTES: usize = 16 * 1024 * 1024;
+
 impl DeadLetters {
     pub(crate) async fn list(
         &self,
@@ -15,7 +18,8 @@ impl DeadLetters {
         let filter = self.subjects.letters(consumer);
         let mut letters = Vec::new();
         let mut from = after.saturating_add(1);
-        while letters.len() < limit {
+        let mut bytes = 0;
+        while letters.len() < limit && bytes < PAGE_BYTES {
             let next = self.api.next_message(&self.stream, &filter, from).await;
             let Some(stored) = self.present(next)? else {
                 break;
@@ -23,6 +27,7 @@ impl DeadLetters {
             from = stored.sequence.saturating_add(1);
             let number = stored.sequence;
             if let Some(letter) = self.read(stored).await? {
+                bytes += letter.message.payload.len();
                 letters.push((number, letter));
             }
         }

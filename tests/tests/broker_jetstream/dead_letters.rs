@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use async_nats::jetstream::stream::{DiscardPolicy, RetentionPolicy, StorageType};
-use outbox_core::broker::{
-    Broker, BrokerErrorKind, DeadLetter, DeadReason, Delivered, DeliveryHandle,
+use outbox_core::{
+    Bus, DeadLetterFilter, DeadLetterId,
+    broker::{Broker, BrokerErrorKind, DeadLetter, DeadReason, Delivered, DeliveryHandle},
 };
 use outbox_nats::{JetStream, JetStreamSubscription};
-use outbox_tests::{NatsConfig, NatsServer, count_messages, read_stream};
+use outbox_seaorm::SeaOrm;
+use outbox_tests::{Database, NatsConfig, NatsServer, count_messages, read_stream};
 use time::OffsetDateTime;
 
 use super::{SOON, message, publisher, pull, shop, spec};
@@ -366,4 +368,47 @@ async fn a_used_again_sequence_is_another_letter() {
     let letters = broker.dead_letters(None, 0, 10).await.expect("letters");
     assert_eq!(letters.len(), 2);
     assert_eq!(letters[1].1.message.payload, "other");
+}
+
+/// What a page holds in memory is limited. A listing goes on after a short page.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_letters_come_in_short_pages_and_none_is_missing() {
+    let server = NatsServer::start().await;
+    let broker = shop().connect(server.nats().url()).await.expect("connect");
+    let mut subscription = broker
+        .subscribe(&spec("c", &["shop.a"]))
+        .await
+        .expect("subscribe");
+    for _ in 0..20 {
+        give_up(&broker, &mut subscription, 950_000).await;
+    }
+    let mut numbers = Vec::new();
+    loop {
+        let after = numbers.last().copied().unwrap_or_default();
+        let page = broker.dead_letters(None, after, 100).await.expect("a page");
+        if page.is_empty() {
+            break;
+        }
+        let bytes: usize = page
+            .iter()
+            .map(|(_, letter)| letter.message.payload.len())
+            .sum();
+        assert!(bytes < 18_000_000, "{bytes}");
+        numbers.extend(page.into_iter().map(|(number, _)| number));
+    }
+    assert_eq!(numbers.len(), 20);
+
+    let db = Database::Sqlite.fresh().await;
+    let store = SeaOrm::new(db.connection.clone());
+    store.migrate().await.expect("migrate");
+    let listed = Bus::new(store)
+        .dead_letters(broker)
+        .list(&DeadLetterFilter::default())
+        .await;
+    let listed = listed
+        .expect("a listing")
+        .into_iter()
+        .map(|letter| letter.id);
+    let expected: Vec<_> = numbers.into_iter().map(DeadLetterId::Consumer).collect();
+    assert_eq!(listed.collect::<Vec<_>>(), expected);
 }
