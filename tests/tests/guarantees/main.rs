@@ -8,6 +8,7 @@ mod brokers;
 mod consuming;
 mod databases;
 mod dying;
+mod formats;
 mod interop;
 mod layers;
 mod observing;
