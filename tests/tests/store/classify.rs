@@ -113,3 +113,30 @@ on_every_database! {
         assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error:?}");
     }
 }
+
+/// Codes tell errors apart, not texts, which come in the server's language.
+#[tokio::test]
+async fn the_language_of_the_server_does_not_matter() {
+    let db = Database::MariaDb.fresh().await;
+    let german = db.connect(1).await;
+    run(&german, "SET lc_messages = 'de_DE'").await;
+    let store = SeaOrm::new(german.clone());
+    let failing = async |sql: &str| {
+        let error = german.execute_unprepared(sql).await.expect_err(sql);
+        (store.classify(&error), error.to_string())
+    };
+    let (kind, text) = failing("DELETE FROM outbox").await;
+    assert_eq!(kind, Some(StoreErrorKind::Schema), "{text}");
+    assert!(text.contains("existiert nicht"), "{text}");
+    run(&german, "CREATE TABLE things (id INTEGER PRIMARY KEY)").await;
+    run(&german, "INSERT INTO things VALUES (1)").await;
+    let (kind, text) = failing("INSERT INTO things VALUES (1)").await;
+    assert_eq!(kind, Some(StoreErrorKind::Other), "{text}");
+    assert!(text.contains("Doppelter Eintrag"), "{text}");
+    let locking = db.connection.begin().await.expect("begin");
+    run(&locking, "UPDATE things SET id = 2").await;
+    run(&german, "SET innodb_lock_wait_timeout = 1").await;
+    let (kind, text) = failing("UPDATE things SET id = 3").await;
+    assert_eq!(kind, Some(StoreErrorKind::Busy), "{text}");
+    assert!(!text.contains("Lock wait"), "{text}");
+}
