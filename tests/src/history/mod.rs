@@ -19,6 +19,6 @@ mod world;
 
 pub use self::check::{Findings, check};
 pub use self::faults::{Fault, Restart, Storm};
-pub use self::node::{KEEP, KILL_AT, LISTING, ORDERS, PACE, SEED, STOP_AT, run_node};
+pub use self::node::{KEEP, KILL_AT, LISTING, ORDERS, PACE, PLACED, SEED, STOP_AT, run_node};
 pub use self::plan::{Handling, Plan, Planned, Publishing, SLOT};
 pub use self::world::{Settings, World};

@@ -42,6 +42,9 @@ pub const LISTING: &str = "HISTORY_LISTING";
 /// The environment variable that makes the relay keep what it has published.
 pub const KEEP: &str = "HISTORY_KEEP";
 
+/// What a node prints when all its orders are placed. No name of a place, or of a subject, contains it.
+pub const PLACED: &str = "all orders are placed";
+
 /// Reports to write, which their stream does not take at first.
 const REPORTS: i64 = 3;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -49,7 +52,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Runs a node with the roles that `args` names: `orders`, `relay`, `consumer`, `operator`.
 ///
 /// It works on `DATABASE_URL` and `NATS_URL` until SIGTERM, prints `ready` when it has started and
-/// `placed` when all its orders are placed.
+/// [`PLACED`] when all its orders are placed.
 ///
 /// # Errors
 ///
@@ -192,7 +195,7 @@ async fn orders(
         }
     }
     if number.is_some() {
-        println!("placed");
+        println!("{PLACED}");
     }
 }
 

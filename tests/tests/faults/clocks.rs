@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use outbox_tests::{
     Database, eventually,
-    history::{Settings, World},
+    history::{PLACED, Settings, World},
 };
 
 use crate::walk::PROGRAM;
@@ -52,12 +52,12 @@ async fn wrong_clocks_harm_nothing(kind: Database) {
     let behind = node(1, "-3600s");
     behind.line_with("ready", LONG).await;
     ahead.kill();
-    behind.line_with("placed", LONG).await;
+    behind.line_with(PLACED, LONG).await;
     let findings = world.come_to_rest(true).await;
     assert!(findings.violations.is_empty(), "{findings}");
     // It comes back, even more ahead, while the other is active.
     let ahead = node(0, "+7200s");
-    ahead.line_with("placed", LONG).await;
+    ahead.line_with(PLACED, LONG).await;
     let findings = world.come_to_rest(true).await;
     assert!(findings.violations.is_empty(), "{findings}");
     for node in [ahead, behind] {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use outbox_tests::{
     Database, PgBouncer, Postgres, TestDatabase,
-    history::{Settings, World},
+    history::{PLACED, Settings, World},
 };
 
 use crate::walk::PROGRAM;
@@ -33,7 +33,7 @@ async fn a_pooler_in_transaction_mode_harms_nothing() {
     }
     pooler.restart().await;
     for node in &nodes {
-        node.line_with("placed", LONG).await;
+        node.line_with(PLACED, LONG).await;
     }
     let findings = world.come_to_rest(false).await;
     assert!(findings.violations.is_empty(), "{findings}");

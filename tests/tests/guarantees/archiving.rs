@@ -10,7 +10,7 @@ use outbox_core::{AuditRange, AuditReport, Bus, MemoryBroker, Relay, RelayOption
 use outbox_seaorm::SeaOrm;
 use outbox_tests::{
     Database, TestDatabase, eventually,
-    history::{KEEP, KILL_AT, LISTING, Settings, World},
+    history::{KEEP, KILL_AT, LISTING, PLACED, Settings, World},
     on_every_database, read_stream,
 };
 use sea_orm::{ConnectionTrait, Statement, TransactionTrait};
@@ -468,7 +468,7 @@ async fn die_while_archiving(kind: Database) {
     let places: BTreeSet<String> = {
         let world = world().await;
         let node = world.node(0, ROLES, &[(KEEP, "1"), (LISTING, "1")]);
-        node.line_with("placed", LONG).await;
+        node.line_with(PLACED, LONG).await;
         let findings = world.come_to_rest(true).await;
         assert!(findings.violations.is_empty(), "{findings}");
         // The last place is passed after what it has done can be seen.
@@ -494,7 +494,7 @@ async fn die_while_archiving(kind: Database) {
         let first = world.node(0, ROLES, &[(KEEP, "1"), (KILL_AT, &here)]);
         first.line_with("reached: ", LONG).await;
         let second = world.node(0, ROLES, &[(KEEP, "1")]);
-        second.line_with("placed", LONG).await;
+        second.line_with(PLACED, LONG).await;
         let findings = world.come_to_rest(true).await;
         assert!(findings.violations.is_empty(), "after {here}: {findings}");
         let js = world.nats.nats().jetstream().await;
