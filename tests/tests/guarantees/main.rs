@@ -15,6 +15,7 @@ mod observing;
 mod ordering;
 mod outages;
 mod publishing;
+mod recorder;
 mod relaying;
 mod server;
 mod shop;

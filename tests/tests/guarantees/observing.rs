@@ -1,43 +1,17 @@
 //! What operators see: health, backlog, metrics, and where a message comes from.
 
-use std::{collections::HashMap, sync::OnceLock, time::Duration};
+use std::time::Duration;
 
-use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use outbox_core::{
-    Bus, DeadLetterFilter, DeadLetterId, MemoryBroker, TraceContext,
+    Bus, DeadHead, DeadLetterFilter, DeadLetterId, MemoryBroker, TraceContext,
     store::{HeldReason, InboxStore, Pool, Store},
 };
 use outbox_seaorm::{Clock, ManualClock, SeaOrm};
 use outbox_tests::{Database, TestDatabase, eventually, on_every_database};
 
-use crate::shop::{Act, DEADLINE, Script, Shop, shipping};
-
-/// The metrics of this process; all tests share them.
-fn metrics() -> &'static Snapshotter {
-    static SNAPSHOTTER: OnceLock<Snapshotter> = OnceLock::new();
-    SNAPSHOTTER.get_or_init(|| {
-        let recorder = DebuggingRecorder::new();
-        let snapshotter = recorder.snapshotter();
-        recorder.install().expect("no other recorder is installed");
-        snapshotter
-    })
-}
-
-fn names() -> HashMap<String, Vec<f64>> {
-    let mut names: HashMap<String, Vec<f64>> = HashMap::new();
-    for (key, _, _, value) in metrics().snapshot().into_vec() {
-        let value = match value {
-            DebugValue::Counter(count) => count as f64,
-            DebugValue::Gauge(gauge) => gauge.into_inner(),
-            DebugValue::Histogram(values) => values.len() as f64,
-        };
-        names
-            .entry(key.key().name().to_owned())
-            .or_default()
-            .push(value);
-    }
-    names
-}
+use crate::recorder::Metrics;
+use crate::server::Server;
+use crate::shop::{Act, DEADLINE, Running, Script, Shop, shipping};
 
 on_every_database! {
     /// A broker outage makes the backlog and its age visible and leaves a producer ready.
@@ -138,9 +112,9 @@ on_every_database! {
     async fn held_rows_are_counted_and_listed_by_reason(db: TestDatabase) {
         use sea_orm::ConnectionTrait;
         let shop = Shop::open(db).await;
-        shop.order(1).await;
+        shop.order_for(1, Some("k")).await;
         shop.db.connection.execute_unprepared("UPDATE outbox SET headers = 'nonsense'").await.unwrap();
-        let relay = shop.relay();
+        let relay = shop.relay_with(crate::shop::relay().dead_head(DeadHead::Park));
         let dead = eventually("a dead row", DEADLINE, async || {
             let rows = shop.bus.held(&[HeldReason::Dead], 0, 10).await.unwrap();
             (!rows.is_empty()).then_some(rows)
@@ -148,8 +122,23 @@ on_every_database! {
         .await;
         assert!(dead[0].last_error.as_deref().is_some_and(|error| error.contains("headers")), "{dead:?}");
         let backlog = shop.bus.backlog().await.unwrap();
-        assert_eq!(backlog.held.iter().find(|(reason, _)| *reason == HeldReason::Dead), Some(&(HeldReason::Dead, 1)));
+        assert_eq!(backlog.held, [(HeldReason::Dead, 1)]);
         assert_eq!(backlog.oldest_age, None, "a dead row is no late one");
+        for number in 2..=4 {
+            shop.order_for(number, Some("k")).await;
+        }
+        let backlog = eventually("its followers parked", DEADLINE, async || {
+            let backlog = shop.bus.backlog().await.unwrap();
+            let parked = backlog.held.contains(&(HeldReason::Parked, 3)) && backlog.held.contains(&(HeldReason::Dead, 1));
+            if parked { Ok(backlog) } else { Err(format!("{backlog:?}")) }
+        })
+        .await;
+        assert!(backlog.oldest_age.is_some(), "they are late: {backlog:?}");
+        let parked = shop.bus.held(&[HeldReason::Parked], 0, 10).await.unwrap();
+        assert!(parked.len() == 3 && parked.iter().all(|row| row.last_error.is_none()), "{parked:?}");
+        assert!(shop.bus.dead_letters(shop.broker.clone()).discard(DeadLetterId::Outbox(dead[0].id)).await.unwrap());
+        shop.await_published(2..=4).await;
+        shop.await_empty("outbox_held").await;
         relay.stop().await;
     }
 
@@ -206,63 +195,126 @@ on_every_database! {
     }
 }
 
-/// The metrics that the alerts are made of move.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_documented_metrics_move() {
-    metrics();
+/// The metrics that the alerts are made of tell what happened, each message by how it ended.
+#[tokio::test]
+async fn the_documented_metrics_tell_what_happened() {
+    let metrics = Metrics::default();
+    let _guard = metrics::set_default_local_recorder(&metrics);
     let shop = Shop::open(Database::Sqlite.fresh().await).await;
-    let script = Script::new(|number, _| if number == 2 { Act::Reject } else { Act::Ship });
-    let stop = tokio_util::sync::CancellationToken::new();
+    let script = Script::new(|number, before| match (number, before) {
+        (2, _) => Act::Reject,
+        (3, 0) => Act::Fail,
+        _ => Act::Ship,
+    });
     let runtime = shop
         .bus
         .runtime(shop.broker.clone())
         .state(script)
         .relay(crate::shop::relay())
         .consumer(shipping());
-    let running = tokio::spawn(runtime.run(stop.clone()));
-    for number in 1..=3 {
-        shop.order(number).await;
-    }
+    let running = Running::start(runtime);
+    let id = shop.order(1).await.to_string();
+    shop.order(2).await;
+    shop.order(3).await;
     shop.await_effects([1, 3]).await;
-    shop.await_dead_letters(1).await;
-    // A snapshot takes the counters' values away, so what was seen is added up.
-    let mut seen: HashMap<String, f64> = HashMap::new();
-    eventually("all metrics", Duration::from_secs(30), async || {
-        for (name, values) in names() {
-            *seen.entry(name).or_default() += values.iter().sum::<f64>();
-        }
-        let missing: Vec<_> = [
-            "outbox_publish_total",
-            "outbox_publish_lag_seconds",
-            "outbox_pending",
-            "outbox_oldest_pending_age_seconds",
-            "outbox_held",
-            "outbox_relay_leader",
-            "inbox_handled_total",
-            "inbox_handler_duration_seconds",
-            "inbox_dead_letters_total",
-            "message_critical_time_seconds",
-            "consumer_pending",
-            "consumer_ack_pending",
-            "dead_letters",
+    // A copy that JetStream does not know as one.
+    let mut headers = async_nats::HeaderMap::new();
+    for (name, value) in [
+        ("ce-specversion", "1.0"),
+        ("ce-id", id.as_str()),
+        ("ce-source", "a replay by hand"),
+        ("ce-type", "shop.orders.placed"),
+    ] {
+        headers.append(name, value);
+    }
+    let body = r#"{"number":1,"customer":null}"#;
+    let jetstream = shop.nats.nats().jetstream().await;
+    let copy = jetstream.publish_with_headers("shop.orders.placed", headers, body.into());
+    copy.await.unwrap().await.unwrap();
+    let [ok, duplicate, retry, dead] = ["ok", "duplicate", "retry", "dead"].map(|result| {
+        format!(r#"inbox_handled_total{{consumer="shipping",result="{result}",type="shop.orders.placed"}}"#)
+    });
+    let expected = [
+        (ok.as_str(), 2.0),
+        (duplicate.as_str(), 1.0),
+        (retry.as_str(), 1.0),
+        (dead.as_str(), 1.0),
+        (
+            r#"inbox_handler_duration_seconds{consumer="shipping",type="shop.orders.placed"}"#,
+            5.0,
+        ),
+        (
+            r#"inbox_dead_letters_total{consumer="shipping",reason="rejected"}"#,
+            1.0,
+        ),
+        (r#"message_critical_time_seconds{consumer="shipping"}"#, 2.0),
+        (r#"consumer_pending{consumer="shipping"}"#, 0.0),
+        (r#"consumer_ack_pending{consumer="shipping"}"#, 0.0),
+        ("dead_letters", 1.0),
+        // Three orders, and what the handler published.
+        (r#"outbox_publish_total{result="ok",target="default"}"#, 5.0),
+        (r#"outbox_publish_lag_seconds{target="default"}"#, 5.0),
+        (r#"outbox_relay_leader{target="default"}"#, 1.0),
+        (r#"outbox_pending{target="default"}"#, 0.0),
+        (
+            r#"outbox_oldest_pending_age_seconds{target="default"}"#,
+            0.0,
+        ),
+        (r#"outbox_held{reason="parked",target="default"}"#, 0.0),
+    ];
+    eventually("all metrics", DEADLINE, async || metrics.are(&expected)).await;
+    running.stop().await;
+    let over = [(r#"outbox_relay_leader{target="default"}"#, 0.0)];
+    metrics.are(&over).unwrap();
+}
+
+/// Rows that are held are counted by why, until they go.
+#[tokio::test]
+async fn the_metrics_tell_how_many_rows_are_held_and_why() {
+    use sea_orm::ConnectionTrait;
+    let metrics = Metrics::default();
+    let _guard = metrics::set_default_local_recorder(&metrics);
+    let shop = Shop::open(Database::Sqlite.fresh().await).await;
+    shop.order_for(1, Some("k")).await;
+    let spoil = "UPDATE outbox SET headers = 'nonsense'";
+    shop.db.connection.execute_unprepared(spoil).await.unwrap();
+    shop.order_for(2, Some("k")).await;
+    shop.order_for(3, Some("k")).await;
+    let relay = shop.relay_with(crate::shop::relay().dead_head(DeadHead::Park));
+    let held = |dead, parked| {
+        [
+            (r#"outbox_held{reason="dead",target="default"}"#, dead),
+            (r#"outbox_held{reason="parked",target="default"}"#, parked),
         ]
-        .into_iter()
-        .filter(|name| !seen.contains_key(*name))
-        .collect();
-        let counted = seen.get("inbox_handled_total").copied().unwrap_or_default() >= 3.0
-            && seen
-                .get("outbox_publish_total")
-                .copied()
-                .unwrap_or_default()
-                >= 3.0
-            && seen.get("dead_letters").copied().unwrap_or_default() >= 1.0;
-        if missing.is_empty() && counted {
-            Ok(())
-        } else {
-            Err(format!("missing {missing:?}, seen {seen:?}"))
-        }
+    };
+    eventually("held rows", DEADLINE, async || metrics.are(&held(1.0, 2.0))).await;
+    let dead = shop.await_dead_letters(1).await;
+    let letters = shop.bus.dead_letters(shop.broker.clone());
+    assert!(letters.discard(dead[0].id).await.unwrap());
+    eventually("no held rows", DEADLINE, async || {
+        metrics.are(&held(0.0, 0.0))
     })
     .await;
-    stop.cancel();
-    running.await.unwrap().unwrap();
+    shop.await_published([2, 3]).await;
+    relay.stop().await;
+}
+
+/// A consumer tells that it is paused for as long as its database is away, and no longer.
+#[tokio::test]
+async fn the_metrics_tell_that_a_consumer_is_paused() {
+    for kind in [Database::Postgres, Database::MariaDb] {
+        let metrics = Metrics::default();
+        let _guard = metrics::set_default_local_recorder(&metrics);
+        let (server, db) = Server::start(kind).await;
+        let shop = Shop::open(db).await;
+        let consumer = shop.consumer(&Script::always_ship(), shipping());
+        let paused = |value| [(r#"consumer_paused{consumer="shipping"}"#, value)];
+        let runs = [(r#"consumer_pending{consumer="shipping"}"#, 0.0)];
+        eventually("a consumer", DEADLINE, async || metrics.are(&runs)).await;
+        server.kill();
+        eventually("a pause", DEADLINE, async || metrics.are(&paused(1.0))).await;
+        server.restart().await;
+        eventually("no pause", DEADLINE, async || metrics.are(&paused(0.0))).await;
+        consumer.stop().await;
+    }
 }
