@@ -27,7 +27,8 @@ pub(crate) fn warn_of_losses(
             .and_then(Value::as_i64)
             .unwrap_or_default()
     };
-    if settings.get("no_ack").and_then(Value::as_bool) == Some(true) {
+    let set = |field: &str| settings.get(field).and_then(Value::as_bool) == Some(true);
+    if set("no_ack") {
         return Err(configuration(format!(
             "stream `{name}` has `no_ack` set, so it never confirms what is published to it; switch that off"
         )));
@@ -35,13 +36,21 @@ pub(crate) fn warn_of_losses(
     if !news {
         return Ok(());
     }
-    let limited = ["max_msgs", "max_bytes", "max_msgs_per_subject"]
+    let limited = ["max_msgs", "max_bytes"]
         .into_iter()
         .find(|field| number(field) > 0);
     if let (Some(limit), "old") = (limited, text("discard")) {
         tracing::warn!(
             "stream `{name}` drops its oldest messages, handled or not, when `{limit}` is reached; with `discard: new` \
              further events would wait in the outbox instead"
+        );
+    }
+    // For this limit alone `discard: new` is not enough.
+    let refuses = text("discard") == "new" && set("discard_new_per_subject");
+    if number("max_msgs_per_subject") > 0 && !refuses {
+        tracing::warn!(
+            "stream `{name}` drops the oldest message of a subject, handled or not, when `max_msgs_per_subject` is \
+             reached; with `discard: new` and `discard_new_per_subject` further events would wait in the outbox instead"
         );
     }
     if text("storage") == "memory" {

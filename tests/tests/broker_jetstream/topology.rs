@@ -8,7 +8,8 @@ use outbox_core::broker::{
     Broker, BrokerError, BrokerErrorKind, ConsumerSpec, DeliveryHandle, StartAt, Subscription,
 };
 use outbox_nats::{JetStream, StreamSpec, Topology};
-use outbox_tests::{NatsServer, create_stream};
+use outbox_tests::{Log, NatsServer, create_stream};
+use tracing_subscriber::filter::LevelFilter;
 
 use super::{SOON, publish, publisher, pull as pull_one, shop, spec, text};
 
@@ -461,6 +462,136 @@ async fn a_stream_that_never_confirms_is_refused() {
         .expect("connect");
     let error = subscribe_error(&broker, &spec("c", &["shop.a"])).await;
     configuration(&error, &["stream `SHOP`", "`no_ack`"]);
+}
+
+/// Once each, when a consumer takes it.
+#[tokio::test]
+async fn what_a_stream_can_lose_is_warned_of() {
+    let server = NatsServer::start().await;
+    let jetstream = server.nats().jetstream().await;
+    let config = |name: &str| Config {
+        name: name.to_owned(),
+        subjects: vec![format!("{name}.>")],
+        ..Config::default()
+    };
+    let streams = [
+        (
+            Config {
+                max_messages: 1_000,
+                discard: DiscardPolicy::Old,
+                ..config("messages")
+            },
+            vec!["drops its oldest messages", "`max_msgs`"],
+        ),
+        (
+            Config {
+                max_bytes: 1_000_000,
+                discard: DiscardPolicy::Old,
+                ..config("bytes")
+            },
+            vec!["drops its oldest messages", "`max_bytes`"],
+        ),
+        (
+            Config {
+                max_messages_per_subject: 1,
+                discard: DiscardPolicy::Old,
+                ..config("subjects")
+            },
+            vec!["drops the oldest message of a subject"],
+        ),
+        (
+            // Of a subject it drops them all the same.
+            Config {
+                max_messages_per_subject: 1,
+                discard: DiscardPolicy::New,
+                ..config("dropping")
+            },
+            vec!["drops the oldest message of a subject"],
+        ),
+        (
+            Config {
+                max_messages_per_subject: 1,
+                discard: DiscardPolicy::New,
+                discard_new_per_subject: true,
+                ..config("strict")
+            },
+            vec![],
+        ),
+        (
+            Config {
+                storage: StorageType::Memory,
+                ..config("memory")
+            },
+            vec!["is kept in memory"],
+        ),
+        (
+            Config {
+                retention: RetentionPolicy::Interest,
+                ..config("interest")
+            },
+            vec!["only for consumers that exist"],
+        ),
+        (
+            Config {
+                max_messages: 1_000,
+                discard: DiscardPolicy::New,
+                ..config("refusing")
+            },
+            vec![],
+        ),
+        (
+            Config {
+                discard: DiscardPolicy::Old,
+                ..config("boundless")
+            },
+            vec![],
+        ),
+        (
+            Config {
+                retention: RetentionPolicy::WorkQueue,
+                ..config("queue")
+            },
+            vec![],
+        ),
+    ];
+    let (log, _guard) = Log::of_this_thread(LevelFilter::INFO);
+    let warnings = || {
+        let mut lines = log.lines();
+        lines.retain(|line| line.contains("WARN") || line.contains("ERROR"));
+        lines
+    };
+    let broker = shop().connect(server.nats().url()).await.expect("connect");
+    drop(
+        broker
+            .subscribe(&spec("c", &["shop.a"]))
+            .await
+            .expect("subscribe"),
+    );
+    drop(
+        broker
+            .subscribe_replays(&spec("c", &["shop.a"]))
+            .await
+            .expect("subscribe"),
+    );
+    assert_eq!(warnings(), [""; 0], "of what the framework made");
+    for (config, expected) in streams {
+        let (name, before) = (config.name.clone(), warnings().len());
+        jetstream.create_stream(config).await.expect("created");
+        for _ in 0..2 {
+            let subject = format!("{name}.a");
+            drop(
+                broker
+                    .subscribe(&spec("c", &[&subject]))
+                    .await
+                    .expect("subscribe"),
+            );
+        }
+        let found = &warnings()[before..];
+        assert_eq!(found.len(), usize::from(!expected.is_empty()), "{found:?}");
+        for part in [&[format!("`{name}`").as_str()], &expected[..]].concat() {
+            assert!(found.iter().all(|line| line.contains(part)), "{found:?}");
+        }
+    }
 }
 
 #[tokio::test]
