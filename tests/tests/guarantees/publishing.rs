@@ -1,11 +1,42 @@
 //! R1 and R2, the publisher's side.
 
-use outbox_core::{Bus, Publish, error::StoreErrorKind};
-use outbox_seaorm::SeaOrm;
-use outbox_tests::{TestDatabase, on_every_database};
-use sea_orm::TransactionTrait;
+use std::time::Duration;
 
-use crate::shop::{OrderPlaced, Shop, numbers};
+use outbox_core::{
+    Bus, Consumer, HandlerError, IntegrationEvent, Publish, State,
+    error::{PublishErrorKind, StoreErrorKind},
+    handler,
+};
+use outbox_seaorm::SeaOrm;
+use outbox_tests::{NatsConfig, NatsServer, TestDatabase, on_every_database};
+use sea_orm::{ConnectionTrait, DatabaseTransaction, TransactionTrait};
+use serde::{Deserialize, Serialize};
+
+use crate::shop::{Act, OrderPlaced, Script, Shop, numbers};
+
+#[derive(Serialize, Deserialize, IntegrationEvent)]
+#[event(subject = "shop.labels.drawn")]
+struct LabelDrawn {
+    image: String,
+}
+
+/// Its effect is the size of the image.
+#[handler(consumer = "labels", max_attempts = 1)]
+async fn print_label(
+    label: LabelDrawn,
+    tx: &DatabaseTransaction,
+    script: State<Script>,
+) -> Result<(), HandlerError> {
+    if script.start(0) == Act::Reject {
+        return Err(HandlerError::reject("the printer is out of paper"));
+    }
+    let insert = format!(
+        "INSERT INTO effects (number) VALUES ({})",
+        label.image.len()
+    );
+    tx.execute_unprepared(&insert).await?;
+    Ok(())
+}
 
 fn event(number: i64) -> OrderPlaced {
     OrderPlaced {
@@ -54,6 +85,40 @@ on_every_database! {
         shop.await_empty("outbox").await;
         relay.stop().await;
         assert_eq!(shop.published().await, [6]);
+    }
+
+    /// R1 and R2: a raised limit holds on the whole way, dead letter and replay included.
+    async fn an_event_above_the_default_limit_goes_all_the_way_where_it_is_raised(db: TestDatabase) {
+        const SIZE: usize = 5_000_000;
+        let nats = NatsServer::start_with(NatsConfig::default().max_payload(8 * 1024 * 1024)).await;
+        let mut shop = Shop::open_with(db, nats).await;
+        let label = LabelDrawn { image: "x".repeat(SIZE) };
+        let tx = shop.db.connection.begin().await.unwrap();
+        let error = shop.bus.publish(&tx, &label).await.expect_err("too large");
+        assert_eq!(error.kind(), PublishErrorKind::TooLarge, "{error}");
+        tx.rollback().await.unwrap();
+
+        let store = SeaOrm::new(shop.db.connection.clone());
+        shop.bus = Bus::builder(store).envelope_limit(6 * 1024 * 1024).build();
+        let tx = shop.db.connection.begin().await.unwrap();
+        shop.bus.publish(&tx, &label).await.unwrap();
+        let larger = LabelDrawn { image: "x".repeat(6 * 1024 * 1024) };
+        let error = shop.bus.publish(&tx, &larger).await.expect_err("too large");
+        assert_eq!(error.kind(), PublishErrorKind::TooLarge, "{error}");
+        tx.commit().await.unwrap();
+
+        let script = Script::new(|_, before| if before == 0 { Act::Reject } else { Act::Ship });
+        let relay = shop.relay();
+        let consumer = shop.consumer_with(&script, Consumer::of(print_label {}), Duration::from_secs(20));
+        let dead = shop.await_dead_letters(1).await;
+        assert_eq!(dead[0].reason, "rejected", "{dead:?}");
+        assert!(dead[0].size > SIZE, "{dead:?}");
+        assert!(shop.bus.dead_letters(shop.broker.clone()).replay(dead[0].id).await.unwrap());
+        shop.await_effects([SIZE as i64]).await;
+        shop.await_empty("outbox").await;
+        shop.await_empty("outbox_held").await;
+        consumer.stop().await;
+        relay.stop().await;
     }
 
     /// R1, savepoints.
