@@ -4,10 +4,10 @@ use std::fmt;
 
 use outbox_core::{
     error::StoreErrorKind,
-    store::{Pool, Store},
+    store::{InboxStore, Pool, Store},
 };
 use outbox_seaorm::SeaOrm;
-use outbox_tests::{Database, TestDatabase, on_every_database};
+use outbox_tests::{Database, MariaDb, MariaDbConfig, TestDatabase, on_every_database};
 use sea_orm::{ConnectionTrait, DbErr, TransactionTrait};
 
 use crate::support::*;
@@ -117,26 +117,64 @@ on_every_database! {
 /// Codes tell errors apart, not texts, which come in the server's language.
 #[tokio::test]
 async fn the_language_of_the_server_does_not_matter() {
-    let db = Database::MariaDb.fresh().await;
-    let german = db.connect(1).await;
-    run(&german, "SET lc_messages = 'de_DE'").await;
-    let store = SeaOrm::new(german.clone());
+    let german = MariaDbConfig::default().setting("lc_messages", "de_DE");
+    let server = MariaDb::start_with(german).await;
+    let db = TestDatabase::on(Database::MariaDb, server.create_database().await).await;
+    let store = SeaOrm::new(db.connection.clone());
+    let told = |error: DbErr| (store.classify(&error), error.to_string());
     let failing = async |sql: &str| {
-        let error = german.execute_unprepared(sql).await.expect_err(sql);
-        (store.classify(&error), error.to_string())
+        let error = db.connection.execute_unprepared(sql).await;
+        told(error.expect_err(sql))
     };
     let (kind, text) = failing("DELETE FROM outbox").await;
     assert_eq!(kind, Some(StoreErrorKind::Schema), "{text}");
     assert!(text.contains("existiert nicht"), "{text}");
-    run(&german, "CREATE TABLE things (id INTEGER PRIMARY KEY)").await;
-    run(&german, "INSERT INTO things VALUES (1)").await;
-    let (kind, text) = failing("INSERT INTO things VALUES (1)").await;
+    run(
+        &db.connection,
+        "CREATE TABLE things (id INTEGER PRIMARY KEY, n INTEGER)",
+    )
+    .await;
+    run(&db.connection, "INSERT INTO things VALUES (1, 0), (2, 0)").await;
+    let (kind, text) = failing("INSERT INTO things VALUES (1, 0)").await;
     assert_eq!(kind, Some(StoreErrorKind::Other), "{text}");
     assert!(text.contains("Doppelter Eintrag"), "{text}");
-    let locking = db.connection.begin().await.expect("begin");
-    run(&locking, "UPDATE things SET id = 2").await;
-    run(&german, "SET innodb_lock_wait_timeout = 1").await;
-    let (kind, text) = failing("UPDATE things SET id = 3").await;
+
+    let [first, second] = [(); 2].map(|()| db.connection.begin());
+    let (first, second) = (first.await.expect("begin"), second.await.expect("begin"));
+    run(&first, "UPDATE things SET n = 1 WHERE id = 1").await;
+    run(&second, "UPDATE things SET n = 1 WHERE id = 2").await;
+    run(&db.connection, "SET GLOBAL innodb_lock_wait_timeout = 1").await;
+    let waiting = db.connect(1).await;
+    let error = waiting
+        .execute_unprepared("UPDATE things SET n = 2 WHERE id = 1")
+        .await;
+    let (kind, text) = told(error.expect_err("locked"));
     assert_eq!(kind, Some(StoreErrorKind::Busy), "{text}");
     assert!(!text.contains("Lock wait"), "{text}");
+    let both = tokio::join!(
+        first.execute_unprepared("UPDATE things SET n = 2 WHERE id = 2"),
+        second.execute_unprepared("UPDATE things SET n = 2 WHERE id = 1"),
+    );
+    let (kind, text) = told(both.0.and(both.1).expect_err("a deadlock"));
+    assert_eq!(kind, Some(StoreErrorKind::Busy), "{text}");
+    assert!(!text.contains("Deadlock found"), "{text}");
+
+    let store = migrated(store.clone()).await;
+    let ids = [(); 3].map(|()| uuid::Uuid::now_v7());
+    for (ids, new) in [
+        (&ids[..1], vec![true]),
+        (&ids[..1], vec![false]),
+        (&ids[..], vec![false, true, true]),
+    ] {
+        let tx = store.begin(Pool::Consumer).await.expect("begin");
+        let recorded = store.record(&tx, "shipping", ids).await.expect("record");
+        assert_eq!(recorded, new, "copies are told");
+        store.commit(tx).await.expect("commit");
+    }
+    let (tx, new) = store
+        .begin_recorded("shipping", &ids[..1])
+        .await
+        .expect("begin");
+    assert_eq!(new, [false], "copies are told");
+    store.rollback(tx).await.expect("roll back");
 }
