@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use async_nats::HeaderMap;
 use outbox_core::{DeadLetterFilter, Publish};
 use outbox_tests::{
-    Database, StoredMessage, TestDatabase, eventually, on_every_database, read_stream,
+    Database, NatsConfig, NatsServer, StoredMessage, TestDatabase, eventually, on_every_database,
+    read_stream,
 };
 use sea_orm::{ConnectionTrait, Statement, TransactionTrait};
 use uuid::Uuid;
@@ -34,6 +35,8 @@ const MESSAGE: [(&str, &str); 10] = [
 ];
 
 const LETTER_SUBJECT: &str = "outbox.dlq.letter.shipping.SHOP.41.1767323046000000001";
+/// Where the body is of a letter that is too large for one message.
+const BODY_SUBJECT: &str = "outbox.dlq.letter.shipping.SHOP.41.1767323046000000001.body";
 const REPLAY_SUBJECT: &str = "outbox.dlq.replay.shipping.SHOP.41.1767323046000000001.3";
 
 /// What a dead letter and its replay have beside the headers of the message.
@@ -154,8 +157,8 @@ on_every_database! {
 }
 
 /// A shop whose consumer has run and has made what it needs.
-async fn shop_with_a_dead_letter_stream() -> Shop {
-    let shop = Shop::open(Database::Sqlite.fresh().await).await;
+async fn shop_with_a_dead_letter_stream(nats: NatsServer) -> Shop {
+    let shop = Shop::open_with(Database::Sqlite.fresh().await, nats).await;
     let consumer = shop.consumer(&Script::always_ship(), shipping());
     let jetstream = shop.nats.nats().jetstream().await;
     eventually("the dead-letter stream", DEADLINE, async || {
@@ -168,7 +171,7 @@ async fn shop_with_a_dead_letter_stream() -> Shop {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_letter_is_read_and_replayed_as_it_always_was() {
-    let shop = shop_with_a_dead_letter_stream().await;
+    let shop = shop_with_a_dead_letter_stream(NatsServer::start().await).await;
     let jetstream = shop.nats.nats().jetstream().await;
     // The message itself, without what means something to JetStream.
     let message = || MESSAGE.iter().skip(1);
@@ -230,7 +233,7 @@ async fn a_dead_letter_is_read_and_replayed_as_it_always_was() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replay_is_handled_and_given_up_as_it_always_was() {
-    let shop = shop_with_a_dead_letter_stream().await;
+    let shop = shop_with_a_dead_letter_stream(NatsServer::start().await).await;
     let jetstream = shop.nats.nats().jetstream().await;
     let message = || MESSAGE.iter().skip(1);
     let replay = headers(message().chain(&IDENTITY).chain(&[("outbox-replays", "1")]));
@@ -267,4 +270,84 @@ async fn a_replay_is_handled_and_given_up_as_it_always_was() {
         headers,
         expected(message().chain(&IDENTITY).chain(&history))
     );
+}
+
+/// Headers and body are apart in a letter that would be too large with its history.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_dead_letter_is_read_and_replayed_as_it_always_was() {
+    let shop = shop_with_a_dead_letter_stream(NatsServer::start().await).await;
+    let jetstream = shop.nats.nats().jetstream().await;
+    let message = || MESSAGE.iter().skip(1);
+    let body = jetstream
+        .publish_with_headers(BODY_SUBJECT, headers(message()), PAYLOAD.into())
+        .await;
+    let body = body.unwrap().await.unwrap().sequence.to_string();
+    let body = [("outbox-body", body.as_str())];
+    let letter = headers(IDENTITY.iter().chain(&HISTORY).chain(&body));
+    let stored = jetstream
+        .publish_with_headers(LETTER_SUBJECT, letter, "".into())
+        .await;
+    let number = stored.unwrap().await.unwrap().sequence;
+
+    let listed = shop.dead_letters().await;
+    assert_eq!(listed.len(), 1);
+    assert_eq!(listed[0].size, PAYLOAD.len());
+    assert_eq!(listed[0].key.as_deref(), Some(KEY));
+    let letters = shop.bus.dead_letters(shop.broker.clone());
+    assert!(letters.replay(listed[0].id).await.unwrap());
+    let stream = read_stream(&jetstream, "OUTBOX_DLQ").await;
+    assert_eq!(stream.len(), 2, "the body and the replay");
+    let subject = REPLAY_SUBJECT.strip_suffix('3').unwrap();
+    assert_eq!(stream[1].subject, format!("{subject}{number}"));
+    let replays = [("outbox-replays", "2")];
+    let replay = IDENTITY.iter().chain(&replays).chain(&body);
+    assert_eq!(found(&stream[1]), expected(replay));
+    assert_eq!(stream[1].payload, "");
+
+    let consumer = shop.consumer(&Script::always_ship(), shipping());
+    shop.await_effects([7]).await;
+    eventually("nothing is left of the letter", DEADLINE, async || {
+        read_stream(&jetstream, "OUTBOX_DLQ").await.is_empty()
+    })
+    .await;
+    consumer.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_dead_letter_is_written_as_it_always_was() {
+    const LIMIT: usize = 8 * 1024;
+    let nats = NatsServer::start_with(NatsConfig::default().max_payload(LIMIT)).await;
+    let shop = shop_with_a_dead_letter_stream(nats).await;
+    let jetstream = shop.nats.nats().jetstream().await;
+    let message = || MESSAGE.iter().skip(1);
+    let replays = [("outbox-replays", "1")];
+    let replay = || message().chain(&IDENTITY).chain(&replays);
+    // The replay fits, and the letter does not.
+    let taken: usize = replay()
+        .map(|(name, value)| name.len() + value.len() + 4)
+        .sum();
+    let payload = format!("{PAYLOAD:<width$}", width = LIMIT - taken - 50);
+    let stored = jetstream
+        .publish_with_headers(REPLAY_SUBJECT, headers(replay()), payload.clone().into())
+        .await;
+    stored.unwrap().await.unwrap();
+    let consumer = shop.consumer(&Script::new(|_, _| Act::Reject), shipping());
+    shop.await_dead_letters(1).await;
+    // The replay goes last.
+    let [body, letter] = eventually("the letter alone, in two messages", DEADLINE, async || {
+        let stream = read_stream(&jetstream, "OUTBOX_DLQ").await;
+        <[_; 2]>::try_from(stream).map_err(|stream| format!("{stream:?}"))
+    })
+    .await;
+    consumer.stop().await;
+    assert_eq!(body.subject, BODY_SUBJECT);
+    assert_eq!(found(&body), expected(message()));
+    assert_eq!(body.payload, payload);
+    assert_eq!(letter.subject, LETTER_SUBJECT);
+    assert_eq!(letter.payload, "");
+    let mut headers = found(&letter);
+    headers.retain(|name, _| !HISTORY.iter().any(|(history, _)| name == history));
+    let number = body.sequence.to_string();
+    let pointer = [("outbox-body", number.as_str())];
+    assert_eq!(headers, expected(IDENTITY.iter().chain(&pointer)));
 }
