@@ -17,6 +17,7 @@ impl State {
         self.letters.insert(self.last_letter, letter.clone());
     }
 
+    /// A page is limited by number alone: the bodies are in memory, and are shared.
     pub(super) fn list_letters(
         &self,
         consumer: Option<&str>,
