@@ -50,6 +50,8 @@ const BROKER_POLL: Duration = Duration::from_millis(50);
 const REPAIR_EVERY: Duration = Duration::from_secs(5);
 /// How often a floor is probed while the relay is busy.
 const FLOOR_EVERY: Duration = Duration::from_millis(500);
+/// When a new candidate is looked at first: most transactions are short.
+const FLOOR_SOON: Duration = Duration::from_millis(20);
 /// Held rows read at once.
 const HELD_ROWS: u32 = 256;
 /// How soon to look for held rows again when more of them can be taken up.
@@ -691,7 +693,7 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
                     let full = rows.len() >= self.parts.options.batch as usize;
                     // Fewer rows than asked for can also mean that the byte limit cut the read.
                     let complete_to = rows.last().map_or(i64::MAX, |row| row.seq);
-                    self.floor.read(proves, complete_to);
+                    self.floor.read(proves, complete_to, began, now);
                     self.parts
                         .status
                         .update(|status| status.last_read = Some(std::time::Instant::now()));
@@ -780,6 +782,9 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
                 self.busy.floor = false;
                 self.floor_at = now + FLOOR_EVERY;
                 if let Some(probe) = self.store_result(result, now)? {
+                    if self.floor.last().is_none() && probe.is_some() {
+                        self.floor_at = now + FLOOR_SOON;
+                    }
                     self.floor.probed(probe);
                 }
             }

@@ -5,7 +5,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -203,6 +203,8 @@ struct Inner {
     asked: AtomicUsize,
     /// Bytes of all rows that were read from the outbox.
     read: AtomicUsize,
+    /// The highest floor of a read that left rows beyond it.
+    floor: AtomicI64,
     /// When failing rows are due.
     due: Mutex<BTreeMap<i64, Instant>>,
     on_waiting_scan: Mutex<Option<Arc<AtomicBool>>>,
@@ -310,6 +312,10 @@ impl OutboxStore for Fake {
             .collect::<Vec<_>>();
         let size = rows.iter().map(|r| r.payload.len()).sum();
         self.0.read.fetch_add(size, Ordering::SeqCst);
+        let end = self.0.outbox.lock().unwrap().keys().next_back().copied();
+        if rows.last().is_some_and(|last| Some(last.seq) < end) {
+            self.0.floor.fetch_max(q.floor, Ordering::SeqCst);
+        }
         tokio::time::sleep(Duration::from_millis(2)).await;
         Ok(rows)
     }
@@ -558,6 +564,30 @@ async fn the_floor_never_passes_rows_that_the_byte_limit_left_out() {
         0,
         "rows that are never read"
     );
+}
+
+/// Dead row versions before a long backlog are not scanned again with each read of it.
+#[tokio::test(start_paused = true)]
+async fn the_floor_follows_the_reads_of_a_backlog() {
+    let store = Fake::default();
+    for seq in 1..=100_000 {
+        store.insert(row(seq, None, "good", 10));
+    }
+    let publisher = Pub {
+        delay: Duration::from_millis(1),
+        ..Pub::default()
+    };
+    let mut e = engine(
+        &store,
+        publisher,
+        RelayOptions::default(),
+        SharedStatus::default(),
+    );
+    let stop = CancellationToken::new();
+    let _ = tokio::time::timeout(Duration::from_secs(60), e.run(&stop)).await;
+    assert_eq!(store.0.outbox.lock().unwrap().len(), 0);
+    let floor = store.0.floor.load(Ordering::SeqCst);
+    assert!(floor > 90_000, "the last read but one began at {floor}");
 }
 
 #[tokio::test(start_paused = true)]

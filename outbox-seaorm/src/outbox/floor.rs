@@ -4,7 +4,7 @@
 //! 2. Take a transaction id afterwards: the marker. Whoever has a number up to the candidate took
 //!    their own id before the number (see the INSERT), and so before the marker.
 //! 3. Once the oldest running transaction is younger than the marker, all of those have ended. The
-//!    next read sees what they committed, and after it the candidate is a floor.
+//!    next reads see what they committed, and as far as those have come, up to the candidate, is a floor.
 //!
 //! The horizon counts for all databases of a server: a long transaction elsewhere delays the proof.
 
