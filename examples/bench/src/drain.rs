@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Outcome, Plan,
     event::Shape,
-    peers,
+    peers::{self, BATCH, SMALL_BATCH},
     report::{Figure, Report},
     usage::CpuTime,
     world::{STREAM, World},
@@ -79,7 +79,8 @@ pub(crate) async fn alone(world: &World, plan: &Plan) -> Outcome {
 
 async fn one(world: &World, plan: &Plan, report: &mut Report, shape: Shape) -> Outcome {
     let rows = plan.rows;
-    let (mut publish, mut database, mut hand, mut ours) = (vec![], vec![], vec![], vec![]);
+    let (mut publish, mut database, mut ours) = (vec![], vec![], vec![]);
+    let (mut hand, mut small) = (vec![], vec![]);
     let mut cpu = [vec![], vec![], vec![]];
     for _ in 0..plan.rounds {
         world.fill(rows, shape).await?;
@@ -87,9 +88,11 @@ async fn one(world: &World, plan: &Plan, report: &mut Report, shape: Shape) -> O
         world.purge().await?;
         database.push(peers::read_and_delete(world).await?);
         world.fill(rows, shape).await?;
-        peers::prepare_by_hand(world).await?;
-        hand.push(peers::by_hand(world).await?);
-        world.purge().await?;
+        for (batch, rates) in [(BATCH, &mut hand), (SMALL_BATCH, &mut small)] {
+            peers::prepare_by_hand(world).await?;
+            rates.push(peers::by_hand(world, batch).await?);
+            world.purge().await?;
+        }
         let before = CpuTime::now();
         ours.push(relay(world, rows).await?);
         for (all, one) in cpu.iter_mut().zip(CpuTime::now().each(&before, rows)) {
@@ -103,11 +106,14 @@ async fn one(world: &World, plan: &Plan, report: &mut Report, shape: Shape) -> O
     report.add(figure("P: publishing alone", "/s").of(publish));
     report.add(figure("D: reading and deleting alone", "/s").of(database));
     report.add(figure("hand-written relay", "/s").of(hand.clone()));
+    let by_hundreds = figure("hand-written relay, 100 rows a batch", "/s");
+    report.add(by_hundreds.of(small.clone()));
     let relay = figure("relay", "/s").of(ours);
     report.add(
         relay
             .against("1/(1/P+1/D)", &limit)
-            .against("hand-written", &hand),
+            .against("hand-written", &hand)
+            .against("hand-written, 100 rows a batch", &small),
     );
     for (name, values) in ["own", "database", "broker"].into_iter().zip(cpu) {
         report.add(figure(&format!("relay: CPU, {name}"), "us").of(values));

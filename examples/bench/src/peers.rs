@@ -17,7 +17,9 @@ use sea_orm::{ConnectionTrait, DatabaseConnection, Statement, TransactionTrait};
 use crate::{Outcome, world::World};
 
 /// Rows of a batch, and messages that are not confirmed: those of the relay.
-const BATCH: u32 = 1000;
+pub(crate) const BATCH: u32 = 1000;
+/// Rows of a batch as those who write a relay by hand mostly have them.
+pub(crate) const SMALL_BATCH: u32 = 100;
 const WINDOW: usize = 512;
 
 const MAX_BYTES: usize = 8 << 20;
@@ -212,14 +214,14 @@ pub(crate) async fn prepare_by_hand(world: &World) -> Outcome {
 
 /// Messages a second of a relay as one writes it by hand: rows are locked, published in a pipeline,
 /// marked as sent by one statement, and committed, batch after batch.
-pub(crate) async fn by_hand(world: &World) -> Outcome<f64> {
+pub(crate) async fn by_hand(world: &World, batch: u32) -> Outcome<f64> {
     let (db, backend) = (world.db.clone(), world.database);
     let mut pipeline = Pipeline::new(world.jetstream().await);
     tokio::spawn(async move {
         let began = Instant::now();
         let mut count = 0;
         loop {
-            let done = batch_by_hand(&db, backend, &mut pipeline).await?;
+            let done = batch_by_hand(&db, backend, &mut pipeline, batch).await?;
             if done == 0 {
                 return Ok(rate(count, began));
             }
@@ -233,6 +235,7 @@ async fn batch_by_hand(
     db: &DatabaseConnection,
     database: Database,
     pipeline: &mut Pipeline,
+    limit: u32,
 ) -> Outcome<usize> {
     let backend = db.get_database_backend();
     let lock = match database {
@@ -242,7 +245,7 @@ async fn batch_by_hand(
     let tx = db.begin().await?;
     let read = format!(
         "SELECT seq, message_id, event_type, subject, ordering_key, payload, occurred_at FROM hand_outbox \
-         WHERE NOT sent ORDER BY seq LIMIT {BATCH}{lock}"
+         WHERE NOT sent ORDER BY seq LIMIT {limit}{lock}"
     );
     let rows = tx
         .query_all_raw(Statement::from_string(backend, read))
