@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Child;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -20,9 +21,12 @@ pub(crate) fn kill_tree(child: &mut Child) {
     let _ = child.wait();
 }
 
+/// How long it may take until a process has stopped.
+const STOPS_WITHIN: Duration = Duration::from_secs(10);
+
 /// Freezes a process and then its descendants, and returns the latter.
 pub(crate) fn freeze_tree(pid: Pid) -> Vec<Pid> {
-    signal(pid, Signal::STOP);
+    stop(pid);
     let mut frozen = Vec::new();
     loop {
         let found = descendants(pid);
@@ -34,10 +38,30 @@ pub(crate) fn freeze_tree(pid: Pid) -> Vec<Pid> {
             return frozen;
         }
         for each in fresh {
-            signal(each, Signal::STOP);
+            stop(each);
             frozen.push(each);
         }
     }
+}
+
+/// Sends SIGSTOP and waits until it has stopped all threads. It takes effect when the thread that it was
+/// given to runs next, and until then all others go on.
+fn stop(pid: Pid) {
+    signal(pid, Signal::STOP);
+    let end = Instant::now() + STOPS_WITHIN;
+    while runs(pid) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether a thread of the process is neither stopped nor dead.
+fn runs(pid: Pid) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_pid()));
+    let mut tasks = tasks.into_iter().flatten().flatten();
+    tasks.any(|task| {
+        let state = stat(&task.path()).and_then(|stat| stat.into_iter().next());
+        state.is_some_and(|state| !matches!(state.as_str(), "T" | "t" | "Z" | "X"))
+    })
 }
 
 /// The id of a child.
@@ -76,14 +100,14 @@ pub(crate) fn descendants(ancestor: Pid) -> Vec<Pid> {
 /// The process behind a directory of `/proc`, and its parent.
 fn parent_of(process: &Path) -> Option<(Pid, Pid)> {
     let pid: i32 = process.file_name()?.to_str()?.parse().ok()?;
-    let stat = std::fs::read_to_string(process.join("stat")).ok()?;
-    // "pid (name) state parent ..", where the name may contain anything.
-    let parent: i32 = stat
-        .rsplit_once(')')?
-        .1
-        .split_whitespace()
-        .nth(1)?
-        .parse()
-        .ok()?;
+    let parent: i32 = stat(process)?.get(1)?.parse().ok()?;
     Some((Pid::from_raw(pid)?, Pid::from_raw(parent)?))
+}
+
+/// What is known of a process or thread: its state, its parent, and more.
+fn stat(directory: &Path) -> Option<Vec<String>> {
+    let stat = std::fs::read_to_string(directory.join("stat")).ok()?;
+    // "pid (name) state parent ..", where the name may contain anything.
+    let (_, rest) = stat.rsplit_once(')')?;
+    Some(rest.split_whitespace().map(ToOwned::to_owned).collect())
 }

@@ -125,6 +125,8 @@ fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
     std::env::var(name).ok()?.parse().ok()
 }
 
+const UNTIL_IT_STOPS: Duration = Duration::from_millis(50);
+
 /// Lists the places passed, or ends this process at one of them, as the environment says.
 fn observe_places() {
     if [KILL_AT, STOP_AT, LISTING]
@@ -152,6 +154,8 @@ fn observe_places() {
         };
         println!("reached: {here}");
         let _ = kill_process(getpid(), signal);
+        // SIGSTOP goes to another thread, and until that one runs, this one would go on.
+        std::thread::sleep(UNTIL_IT_STOPS);
     });
 }
 
