@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::sync::watch;
 
-use crate::tree::{freeze_tree, kill_tree, pid, signal};
+use crate::tree::{freeze, kill_tree, pid, signal};
 use crate::{Recipe, WorkDir, eventually};
 
 /// What a child has printed.
@@ -152,7 +152,7 @@ impl Child {
 
     /// Stops the child in its tracks with SIGSTOP.
     pub fn freeze(&self) {
-        freeze_tree(pid(&self.process()));
+        freeze(pid(&self.process()));
     }
 
     /// Lets a frozen child go on.

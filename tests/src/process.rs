@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::eventually;
-use crate::tree::{descendants, freeze_tree, kill_tree, pid, signal};
+use crate::tree::{descendants, freeze, kill_tree, pid, signal};
 use crate::user::User;
 
 /// How a process is started, each time anew.
@@ -129,7 +129,7 @@ impl ServerProcess {
 
     /// Stops the process and its descendants with SIGSTOP: connections stay open, nothing answers.
     pub fn freeze(&self) {
-        freeze_tree(pid(&self.child()));
+        freeze(pid(&self.child()));
     }
 
     /// Lets a frozen process go on.

@@ -24,8 +24,21 @@ pub(crate) fn kill_tree(child: &mut Child) {
 /// How long it may take until a process has stopped.
 const STOPS_WITHIN: Duration = Duration::from_secs(10);
 
+/// Freezes a process and its descendants, none of which runs any more afterwards.
+pub(crate) fn freeze(pid: Pid) {
+    let descendants = freeze_tree(pid);
+    let running = descendants
+        .into_iter()
+        .chain([pid])
+        .find(|each| runs(*each));
+    assert_eq!(
+        running, None,
+        "it still runs, {STOPS_WITHIN:?} after SIGSTOP"
+    );
+}
+
 /// Freezes a process and then its descendants, and returns the latter.
-pub(crate) fn freeze_tree(pid: Pid) -> Vec<Pid> {
+fn freeze_tree(pid: Pid) -> Vec<Pid> {
     stop(pid);
     let mut frozen = Vec::new();
     loop {

@@ -242,7 +242,7 @@ async fn batch_by_hand(
         Database::Sqlite => "",
         _ => " FOR UPDATE SKIP LOCKED",
     };
-    // MariaDB's optimizer does not see the index in a negation; the partial index of the others is one.
+    // MariaDB finds no index for a negation; the partial indexes of the others are of one.
     let unsent = match database {
         Database::MariaDb => "sent = FALSE",
         _ => "NOT sent",

@@ -105,7 +105,7 @@ pub(super) struct Floor {
     /// The present read began at zero because it was time to.
     from_zero: bool,
     last: Option<FloorProbe>,
-    /// A passed candidate that waits for one more read.
+    /// A passed candidate that reads have not come to yet.
     passed: Option<i64>,
 }
 
@@ -159,7 +159,7 @@ impl Floor {
         }
     }
 
-    /// The passed candidate that a read beginning now would prove.
+    /// The passed candidate up to which a read beginning now moves the floor.
     pub(super) const fn pending(&self) -> Option<i64> {
         self.passed
     }

@@ -125,8 +125,6 @@ fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-const UNTIL_IT_STOPS: Duration = Duration::from_millis(50);
-
 /// Lists the places passed, or ends this process at one of them, as the environment says.
 fn observe_places() {
     if [KILL_AT, STOP_AT, LISTING]
@@ -154,9 +152,19 @@ fn observe_places() {
         };
         println!("reached: {here}");
         let _ = kill_process(getpid(), signal);
-        // SIGSTOP goes to another thread, and until that one runs, this one would go on.
-        std::thread::sleep(UNTIL_IT_STOPS);
+        // It goes to another thread, and until that one runs, this one would go on.
+        while is_pending(signal) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     });
+}
+
+/// Whether no thread of this process has taken the signal yet.
+fn is_pending(signal: Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    let pending = pending.and_then(|signals| u64::from_str_radix(signals.trim(), 16).ok());
+    pending.is_some_and(|signals| signals & (1 << (signal.as_raw() - 1)) != 0)
 }
 
 /// Places the slot's orders, one after the other, each until it is there; then the reports.
