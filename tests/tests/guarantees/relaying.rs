@@ -473,6 +473,66 @@ async fn everything_works_over_one_sqlite_connection() {
     }
 }
 
+/// R8: a backup or a forgotten session keeps dead row versions, and a relay with a backlog does not pass
+/// over all of them with each read. On PostgreSQL, which has a floor.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backlog_behind_dead_rows_is_read_once() {
+    const DEAD: i64 = 20_000;
+    const BACKLOG: i64 = 10_000;
+    let shop = Shop::open(Database::Postgres.fresh().await).await;
+    let db = &shop.db.connection;
+    shop.order(1).await;
+    let columns = "event_type, event_version, subject, ordering_key, headers, payload, occurred_at";
+    let copies = |count: i64| {
+        format!(
+            "INSERT INTO outbox (message_id, {columns}) SELECT gen_random_uuid(), {columns} \
+             FROM (SELECT * FROM outbox LIMIT 1) AS first, generate_series(1, {count})"
+        )
+    };
+    db.execute_unprepared(&copies(DEAD)).await.unwrap();
+    let level = sea_orm::IsolationLevel::RepeatableRead;
+    let snapshot = db.begin_with_config(Some(level), None).await.unwrap();
+    let see = "SELECT COUNT(*) FROM outbox";
+    snapshot.execute_unprepared(see).await.unwrap();
+    db.execute_unprepared(&copies(BACKLOG)).await.unwrap();
+    let dead = format!("DELETE FROM outbox WHERE seq <= {}", DEAD + 1);
+    db.execute_unprepared(&dead).await.unwrap();
+    db.execute_unprepared("ANALYZE outbox").await.unwrap();
+
+    // A server's counts of a session are complete when it has ended.
+    let store = SeaOrm::new(db.clone());
+    let relay = Relay::new(Bus::new(store), shop.broker.clone()).options(relay().batch(50));
+    let stop = CancellationToken::new();
+    let running = tokio::spawn({
+        let stop = stop.clone();
+        async move { relay.run(stop).await }
+    });
+    let jetstream = shop.nats.nats().jetstream().await;
+    eventually("all in the stream", DEADLINE, async || {
+        match jetstream.get_stream("SHOP").await {
+            Ok(stream) => stream.cached_info().state.messages >= BACKLOG as u64,
+            Err(_) => false,
+        }
+    })
+    .await;
+    stop.cancel();
+    running.await.unwrap();
+    let settled = "SELECT n_tup_del AS number FROM pg_stat_user_tables WHERE relname = 'outbox'";
+    eventually("the sessions' counts", DEADLINE, async || {
+        numbers(db, settled).await[0] > DEAD + BACKLOG
+    })
+    .await;
+    let read = "SELECT SUM(idx_tup_read)::bigint AS number FROM pg_stat_user_indexes WHERE relname = 'outbox'";
+    let read = numbers(db, read).await[0];
+    assert!(
+        read < DEAD * BACKLOG / 50 / 4,
+        "{read} entries were read, {} by each read from the beginning",
+        DEAD
+    );
+    assert_eq!(shop.count("outbox").await, 0);
+    snapshot.rollback().await.unwrap();
+}
+
 fn small_hands() -> RelayOptions {
     relay().batch(10).in_hand(30)
 }
