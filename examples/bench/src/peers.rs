@@ -242,15 +242,10 @@ async fn batch_by_hand(
         Database::Sqlite => "",
         _ => " FOR UPDATE SKIP LOCKED",
     };
-    // MariaDB finds no index for a negation; the partial indexes of the others are of one.
-    let unsent = match database {
-        Database::MariaDb => "sent = FALSE",
-        _ => "NOT sent",
-    };
     let tx = db.begin().await?;
     let read = format!(
         "SELECT seq, message_id, event_type, subject, ordering_key, payload, occurred_at FROM hand_outbox \
-         WHERE {unsent} ORDER BY seq LIMIT {limit}{lock}"
+         WHERE NOT sent ORDER BY seq LIMIT {limit}{lock}"
     );
     let rows = tx
         .query_all_raw(Statement::from_string(backend, read))
@@ -285,7 +280,7 @@ async fn batch_by_hand(
             _ => Statement::from_string(
                 backend,
                 format!(
-                    "UPDATE hand_outbox SET sent = TRUE WHERE seq BETWEEN {first} AND {last} AND {unsent}"
+                    "UPDATE hand_outbox SET sent = TRUE WHERE seq BETWEEN {first} AND {last} AND NOT sent"
                 ),
             ),
         };
