@@ -21,9 +21,10 @@ use super::{
     hands::{AckedHeld, Change, DRAINS, DrainRead, Hands, Move, Tally},
     lanes::LaneId,
     options::{DeadHead, RelayOptions},
+    past::{Began, Past},
     poll::Poll,
     slab::Token,
-    source::{Floor, TableSource},
+    source::TableSource,
     status::SharedStatus,
 };
 use crate::{
@@ -96,9 +97,8 @@ type Answer = (Token, Result<Receipt, PublishFailure>);
 /// A finished statement or probe.
 enum Done {
     Read {
-        began: Instant,
+        began: Began,
         rows: Result<Vec<OutboxRow>, StoreError>,
-        proves: Option<i64>,
     },
     Settled(Vec<Settled>, Result<u64, StoreError>),
     SettledHeld(Vec<AckedHeld>, Result<u64, StoreError>),
@@ -136,7 +136,7 @@ pub(super) struct Engine<S: OutboxStore, P: Publisher> {
     /// Until when the lease is certainly ours, by the local monotonic clock.
     lease_until: Instant,
     hands: Hands,
-    floor: Floor,
+    past: Past,
     poll: Poll,
     mode: Mode,
     busy: Busy,
@@ -177,7 +177,7 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
             source,
             lease_until: acquired + lease.length,
             lease,
-            floor: Floor::default(),
+            past: Past::default(),
             mode,
             busy: Busy::default(),
             tasks: JoinSet::new(),
@@ -543,16 +543,11 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
         self.reads += 1;
         self.poll.reading(self.parts.signal.seen());
         let source = self.source.clone();
-        let (floor, exclude, proves) = (
-            self.floor.below(now),
-            self.hands.in_hand(),
-            self.floor.pending(),
-        );
+        let look = self.past.look(self.hands.in_hand(), now);
         self.tasks.spawn(async move {
             Done::Read {
-                began: now,
-                rows: source.next(floor, exclude).await,
-                proves,
+                began: look.began,
+                rows: source.next(look.floor, look.exclude).await,
             }
         });
     }
@@ -631,9 +626,9 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
     }
 
     fn start_upkeep(&mut self, now: Instant) {
-        if !self.busy.floor && now >= self.floor_at && self.floor.pending().is_none() {
+        if !self.busy.floor && now >= self.floor_at && !self.past.proves() {
             self.busy.floor = true;
-            let (source, last) = (self.source.clone(), self.floor.last());
+            let (source, last) = (self.source.clone(), self.past.last_probe());
             self.tasks
                 .spawn(async move { Done::Floor(source.probe_floor(last).await) });
         }
@@ -683,28 +678,27 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
 
     fn done(&mut self, done: Done, now: Instant) -> Result<(), End> {
         match done {
-            Done::Read {
-                began,
-                rows,
-                proves,
-            } => {
+            Done::Read { began, rows } => {
                 self.busy.read = false;
                 if let Some(rows) = self.store_result(rows, now)? {
                     let full = rows.len() >= self.parts.options.batch as usize;
-                    // Fewer rows than asked for can also mean that the byte limit cut the read.
-                    let complete_to = rows.last().map_or(i64::MAX, |row| row.seq);
-                    self.floor.read(proves, complete_to, began, now);
+                    self.past.read(began, &rows, now);
                     self.parts
                         .status
                         .update(|status| status.last_read = Some(std::time::Instant::now()));
-                    self.poll.read(!rows.is_empty(), full, began, now);
+                    self.poll.read(!rows.is_empty(), full, began.at, now);
                     self.hands.admit(rows);
                 }
             }
             Done::Settled(rows, result) => {
                 self.busy.settle = false;
                 match self.store_result(result, now)? {
-                    Some(_) => self.hands.settled(&rows),
+                    Some(deleted) => {
+                        if deleted == rows.len() as u64 {
+                            self.past.deleted(rows.iter().map(|row| row.seq));
+                        }
+                        self.hands.settled(&rows);
+                    }
                     None => self.hands.return_acked(rows),
                 }
             }
@@ -782,10 +776,10 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
                 self.busy.floor = false;
                 self.floor_at = now + FLOOR_EVERY;
                 if let Some(probe) = self.store_result(result, now)? {
-                    if self.floor.last().is_none() && probe.is_some() {
+                    if self.past.last_probe().is_none() && probe.is_some() {
                         self.floor_at = now + FLOOR_SOON;
                     }
-                    self.floor.probed(probe);
+                    self.past.probed(probe);
                 }
             }
             Done::Repaired(result) => {
@@ -812,7 +806,7 @@ impl<S: OutboxStore, P: Publisher> Engine<S, P> {
             }
             Err(error) if error.kind() == StoreErrorKind::Fenced => Err(End::LeaseLost),
             Err(error) => {
-                self.floor.reset();
+                self.past.reset();
                 self.store_outage.failed(&self.lease.target, &error);
                 self.parts.status.update(|status| {
                     status.store_error = Some(telemetry::Chain(&error).to_string())

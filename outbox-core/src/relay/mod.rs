@@ -14,6 +14,7 @@ mod hands;
 mod keys;
 mod lanes;
 mod options;
+mod past;
 mod poll;
 #[cfg(test)]
 mod scenes;

@@ -146,6 +146,21 @@ impl SeqRuns {
         Self(runs)
     }
 
+    /// These and other runs of numbers, in any order.
+    pub(crate) fn and(self, others: impl IntoIterator<Item = (i64, i64)>) -> Self {
+        let mut all = self.0;
+        all.extend(others);
+        all.sort_unstable();
+        let mut runs: Vec<(i64, i64)> = Vec::with_capacity(all.len());
+        for (first, last) in all {
+            match runs.last_mut() {
+                Some((_, end)) if end.saturating_add(1) >= first => *end = last.max(*end),
+                _ => runs.push((first, last)),
+            }
+        }
+        Self(runs)
+    }
+
     /// The runs as inclusive pairs.
     #[must_use]
     pub fn as_slice(&self) -> &[(i64, i64)] {
@@ -153,13 +168,14 @@ impl SeqRuns {
     }
 }
 
-/// What the relay wants to read: the lowest rows above the floor that are not in its hands.
+/// What the relay wants to read: the lowest rows above the floor that it does not leave out.
 #[derive(Debug, Clone)]
 #[allow(clippy::exhaustive_structs, reason = "store adapters read it")]
 pub struct ReadQuery {
     /// Only rows above this number. A bound for speed, proved to lie below every row to come.
     pub floor: i64,
-    /// Rows that are already in the relay's hands.
+    /// Numbers that are left out: rows that are already in the relay's hands, and long runs of those that it
+    /// has deleted, which are best passed over without looking at what is left of them.
     pub exclude: SeqRuns,
     /// At most this many rows.
     pub limit: u32,

@@ -95,28 +95,69 @@ pub(super) fn schedule(
     statement(sql, values)
 }
 
+/// As many excluded numbers in a row are passed over in the index, and not looked at one by one: what is left
+/// of deleted rows stays for as long as a transaction is open that is older.
+const PASSED_OVER: i64 = 4_000;
+
 /// The multirange is cast in a subquery of its own, so that it is parsed once and not for each row.
 /// Payloads pass through the window as references: those that are not sent are not read. A row
 /// whose running sum is its own size is the first one with any bytes.
 pub(super) fn read(table: &Table, query: &ReadQuery, occurred_at: &str) -> Statement {
+    let (lows, highs) = spans(query);
+    // Nearly always there is one.
+    let (bounds, rows) = match (lows.as_slice(), highs.as_slice()) {
+        ([low], _) => (
+            vec![(*low).into()],
+            format!(
+                "SELECT seq, {MESSAGE}, occurred_at FROM {table} \
+                 WHERE seq > $4 AND NOT (seq <@ (SELECT CAST($1 AS int8multirange))) ORDER BY seq LIMIT $2"
+            ),
+        ),
+        _ => (
+            vec![
+                array(ArrayType::BigInt, lows),
+                array(ArrayType::BigInt, highs),
+            ],
+            format!(
+                "SELECT r.* FROM unnest($4::bigint[], $5::bigint[]) AS span(low, high) CROSS JOIN LATERAL (\
+                   SELECT seq, {MESSAGE}, occurred_at FROM {table} \
+                   WHERE seq > span.low AND seq < span.high AND NOT (seq <@ (SELECT CAST($1 AS int8multirange))) \
+                   ORDER BY seq LIMIT $2\
+                 ) AS r ORDER BY seq LIMIT $2"
+            ),
+        ),
+    };
     let sql = format!(
         "SELECT seq, {MESSAGE}, {occurred_at} FROM (\
-           SELECT r.*, sum(octet_length(payload)) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) AS total FROM (\
-             SELECT seq, {MESSAGE}, occurred_at FROM {table} \
-             WHERE seq > $1 AND NOT (seq <@ (SELECT CAST($2 AS int8multirange))) ORDER BY seq LIMIT $3\
-           ) AS r\
-         ) AS r WHERE total <= $4 OR total = octet_length(payload) ORDER BY seq"
+           SELECT r.*, sum(octet_length(payload)) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) AS total FROM ({rows}) AS r\
+         ) AS r WHERE total <= $3 OR total = octet_length(payload) ORDER BY seq"
     );
-    let max_bytes = i64::try_from(query.max_bytes).unwrap_or(i64::MAX);
-    statement(
-        sql,
-        vec![
-            query.floor.into(),
-            multirange(&query.exclude).into(),
-            i64::from(query.limit).into(),
-            max_bytes.into(),
-        ],
-    )
+    let mut values = vec![
+        multirange(&query.exclude).into(),
+        i64::from(query.limit).into(),
+        i64::try_from(query.max_bytes).unwrap_or(i64::MAX).into(),
+    ];
+    values.extend(bounds);
+    statement(sql, values)
+}
+
+/// What lies above the floor and beside long runs of excluded numbers: exclusive bounds.
+fn spans(query: &ReadQuery) -> (Vec<i64>, Vec<i64>) {
+    let mut low = query.floor;
+    let (mut lows, mut highs) = (Vec::new(), Vec::new());
+    for &(first, last) in query.exclude.as_slice() {
+        if last.saturating_sub(first.max(low)) < PASSED_OVER {
+            continue;
+        }
+        if first > low.saturating_add(1) {
+            lows.push(low);
+            highs.push(first);
+        }
+        low = last;
+    }
+    lows.push(low);
+    highs.push(i64::MAX);
+    (lows, highs)
 }
 
 fn multirange(runs: &SeqRuns) -> String {
@@ -225,4 +266,33 @@ pub(super) fn change(held: &Table, target: &str, now: &str, changes: &[HeldChang
         target.into(),
     ];
     statement(sql, values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_runs_are_passed_over() {
+        let spans = |floor, exclude: Vec<i64>| {
+            spans(&ReadQuery {
+                floor,
+                exclude: SeqRuns::of(exclude),
+                limit: 1,
+                max_bytes: 1,
+            })
+        };
+        let run = |first: i64| first..=first + PASSED_OVER;
+        let end = i64::MAX;
+        assert_eq!(spans(5, vec![]), (vec![5], vec![end]));
+        assert_eq!(spans(5, vec![7, 8]), (vec![5], vec![end]), "a short one");
+        let two: Vec<_> = run(7).chain([9_000]).chain(run(10_000)).collect();
+        let after = vec![5, 7 + PASSED_OVER, 10_000 + PASSED_OVER];
+        assert_eq!(spans(5, two.clone()), (after, vec![7, 10_000, end]));
+        let at_once = (vec![7 + PASSED_OVER], vec![end]);
+        assert_eq!(spans(6, run(7).collect()), at_once, "it begins at the floor");
+        assert_eq!(spans(0, run(1).collect()).0, [1 + PASSED_OVER]);
+        assert_eq!(spans(100_000, two), (vec![100_000], vec![end]), "below the floor");
+        assert_eq!(spans(9, run(7).collect()), (vec![9], vec![end]), "what is left is short");
+    }
 }
