@@ -3,17 +3,18 @@
 use std::time::{Duration, Instant};
 
 use outbox_core::{
-    Backoff, Bus, DeadLetterFilter, DispatchError, MemoryBroker, Publish, Relay, RelayOptions,
-    store::HeldReason,
+    Backoff, Bus, DeadLetterFilter, DispatchError, IntegrationEvent, MemoryBroker, Publish, Relay,
+    RelayOptions, store::HeldReason,
 };
 use outbox_seaorm::{Clock, ManualClock, SeaOrm};
 use outbox_tests::{
     Database, NatsConfig, NatsServer, SqliteFile, TestDatabase, eventually, on_every_database,
 };
 use sea_orm::{ConnectionTrait, TransactionTrait};
+use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use crate::server::Server;
+use crate::server::{Server, on_servers};
 use crate::shop::{Act, DEADLINE, OrderPlaced, Script, Shop, numbers, relay, shipping};
 
 on_every_database! {
@@ -539,6 +540,89 @@ async fn a_backlog_behind_dead_rows_is_read_once() {
     );
     assert_eq!(shop.count("outbox").await, 0);
     snapshot.rollback().await.unwrap();
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, IntegrationEvent)]
+#[event(subject = "shop.notes")]
+struct Noted {
+    text: String,
+}
+
+on_servers! {
+    /// R8: neither what the relay itself has deleted, while something keeps its remains: on PostgreSQL a
+    /// transaction that has written and stays open, beside which no floor can be proved; on MariaDB, which
+    /// has no floor, an old snapshot.
+    async fn a_drain_does_not_pass_over_its_own_dead_rows(kind: Database) {
+        const ROWS: i64 = 20_000;
+        const BATCH: i64 = 20;
+        let (_server, db) = Server::start(kind).await;
+        let shop = Shop::open(db).await;
+        let db = &shop.db.connection;
+        let level = sea_orm::IsolationLevel::RepeatableRead;
+        let old = db.begin_with_config(Some(level), None).await.unwrap();
+        old.execute_unprepared("INSERT INTO orders VALUES (0)").await.unwrap();
+        old.execute_unprepared("SELECT COUNT(*) FROM outbox").await.unwrap();
+        // So long that only a few fit on a page.
+        let notes = vec![Noted { text: "n".repeat(3_000) }; 1_000];
+        for _ in 0..ROWS / 1_000 {
+            let tx = db.begin().await.unwrap();
+            shop.bus.publish_all(&tx, &notes).await.unwrap();
+            tx.commit().await.unwrap();
+        }
+        // A session's counts are complete when it has ended.
+        let read = match kind {
+            Database::Postgres => "SELECT idx_tup_read::bigint AS number FROM pg_stat_user_indexes WHERE indexrelname = 'outbox_pkey'",
+            _ => "SELECT CAST(variable_value AS SIGNED) AS number FROM information_schema.global_status \
+                  WHERE variable_name = 'Innodb_buffer_pool_read_requests'",
+        };
+        let before = numbers(db, read).await[0];
+        let stop = CancellationToken::new();
+        let running = tokio::spawn({
+            let options = relay().batch(BATCH as u32).in_hand(10 * BATCH as usize);
+            let relay = Relay::new(Bus::new(SeaOrm::new(db.clone())), shop.broker.clone()).options(options);
+            let stop = stop.clone();
+            async move { relay.run(stop).await }
+        });
+        shop.await_empty("outbox").await;
+        stop.cancel();
+        running.await.unwrap();
+        if kind == Database::Postgres {
+            let settled = "SELECT n_tup_del AS number FROM pg_stat_user_tables WHERE relname = 'outbox'";
+            eventually("the sessions' counts", DEADLINE, async || numbers(db, settled).await[0] >= ROWS).await;
+        }
+        let read = numbers(db, read).await[0] - before;
+        // Without passing over them: 10,000,000 index entries, and 3,400,000 pages.
+        let most = if kind == Database::Postgres { 2_000_000 } else { 1_000_000 };
+        assert!(read < most, "{read} index entries or pages were read");
+        old.rollback().await.unwrap();
+    }
+
+    /// R7: a number of a transaction that is still open lies in the middle of many that are gone.
+    async fn an_open_number_among_deleted_ones_keeps_its_turn(kind: Database) {
+        let (_server, db) = Server::start(kind).await;
+        let shop = Shop::open(db).await;
+        let relay = shop.relay();
+        let publish = async |count| {
+            let tx = shop.db.connection.begin().await.unwrap();
+            let notes = vec![Noted { text: "n".to_owned() }; count];
+            shop.bus.publish_all(&tx, &notes).await.unwrap();
+            tx.commit().await.unwrap();
+        };
+        publish(6_000).await;
+        let late = shop.db.connection.begin().await.unwrap();
+        shop.order_in(&late, 1, Some("late")).await;
+        publish(6_000).await;
+        shop.await_empty("outbox").await;
+        late.commit().await.unwrap();
+        shop.order_for(2, Some("late")).await;
+        shop.await_empty("outbox").await;
+        let orders: Vec<_> = shop.stream().await.iter().filter_map(|message| {
+            let event: OrderPlaced = serde_json::from_slice(&message.payload).ok()?;
+            Some(event.number)
+        }).collect();
+        assert_eq!(orders, [1, 2]);
+        relay.stop().await;
+    }
 }
 
 fn small_hands() -> RelayOptions {

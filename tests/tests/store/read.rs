@@ -44,6 +44,43 @@ on_every_database! {
         assert_eq!(read(&store, query).await.iter().map(|row| row.seq).collect::<Vec<_>>(), others);
     }
 
+    /// Runs so long that a read does not look at what is left of them.
+    async fn long_runs_are_passed_over(db: TestDatabase) {
+        let store = store(&db).await;
+        let records = |count| (0..count).map(|_| record(None)).collect::<Vec<_>>();
+        let before = publish(&store, &records(100)).await;
+        let first = before[99].seq + 1;
+        let next = first + 20_000;
+        let skip = match db.kind {
+            Database::Postgres => format!("ALTER TABLE outbox ALTER COLUMN seq RESTART WITH {next}"),
+            Database::MariaDb => format!("ALTER TABLE outbox AUTO_INCREMENT = {next}"),
+            Database::Sqlite => format!("UPDATE sqlite_sequence SET seq = {} WHERE name = 'outbox'", next - 1),
+        };
+        db.connection.execute_unprepared(&skip).await.expect("skipped");
+        assert_eq!(publish(&store, &records(100)).await[0].seq, next);
+        let seqs: Vec<i64> = read(&store, everything()).await.iter().map(|row| row.seq).collect();
+        let expect = |from: usize, left_out: &[usize], most: usize| -> Vec<i64> {
+            (from..200).filter(|at| !left_out.contains(at)).take(most).map(|at| seqs[at]).collect()
+        };
+        let at = async |floor, in_hand: &[usize], limit| -> Vec<i64> {
+            let mut query = everything();
+            let mut numbers: Vec<i64> = (first..next).chain(in_hand.iter().map(|at| seqs[*at])).collect();
+            numbers.sort_unstable();
+            query.exclude = SeqRuns::of(numbers);
+            (query.floor, query.limit) = (floor, limit);
+            read(&store, query).await.iter().map(|row| row.seq).collect()
+        };
+        assert_eq!(at(0, &[], 1000).await, expect(0, &[], 1000));
+        assert_eq!(at(0, &[], 100).await, expect(0, &[], 100), "up to the run");
+        assert_eq!(at(0, &[], 101).await, expect(0, &[], 101), "over the run");
+        assert_eq!(at(0, &[0, 50, 99, 101, 150], 150).await, expect(0, &[0, 50, 99, 101, 150], 150));
+        assert_eq!(at(seqs[98], &[100], 3).await, expect(99, &[100], 3));
+        assert_eq!(at(first - 1, &[], 3).await, expect(100, &[], 3), "it begins at the floor");
+        assert_eq!(at(first + 10, &[], 3).await, expect(100, &[], 3), "it begins below the floor");
+        assert_eq!(at(seqs[100], &[], 3).await, expect(101, &[], 3), "it lies below the floor");
+        assert_eq!(at(0, &(0..99).collect::<Vec<_>>(), 1).await, [first - 1], "a row beside it");
+    }
+
     async fn bytes_are_limited_but_one_row_always_comes(db: TestDatabase) {
         let store = store(&db).await;
         publish(&store, &[100, 0, 100, 50, 1, 5000].map(|size| payload(vec![7; size]))).await;

@@ -96,7 +96,11 @@ mod tests {
     #[test]
     fn runs_grow_together_and_gaps_stay() {
         let gone = of(&[(1, 500), (1_001, 2_000), (501, 900), (2_002, 3_500)]);
-        assert_eq!(gone.longest(), [(1_001, 2_000), (2_002, 3_500)], "the others are short");
+        assert_eq!(
+            gone.longest(),
+            [(1_001, 2_000), (2_002, 3_500)],
+            "the others are short"
+        );
         let mut gone = of(&[(1, 500), (1_001, 2_000), (501, 1_000), (2_002, 3_500)]);
         assert_eq!(gone.longest(), [(1, 2_000), (2_002, 3_500)]);
         assert!(gone.contains(1) && gone.contains(2_000) && gone.contains(2_002));

@@ -198,18 +198,29 @@ mod tests {
             past.probed(probe(5_000, true));
             read(past, &[], start, start);
             past.deleted(5_001..=6_000);
-            assert_eq!(looks(past, start), (5_000, vec![(5_001, 6_000), (7_000, 7_000)]));
+            assert_eq!(
+                looks(past, start),
+                (5_000, vec![(5_001, 6_000), (7_000, 7_000)])
+            );
         };
         fill(&mut past);
         past.probed(probe(4_999, false));
         assert_eq!(looks(&past, start), everything, "the sequence went back");
         fill(&mut past);
         read(&mut past, &[5_500], start, start);
-        assert_eq!(looks(&past, start), everything, "a number was handed out again");
+        assert_eq!(
+            looks(&past, start),
+            everything,
+            "a number was handed out again"
+        );
         fill(&mut past);
         let began = past.look(SeqRuns::default(), start).began;
         past.reset();
         past.read(began, &[], start);
-        assert_eq!(looks(&past, start), everything, "an old read proves nothing");
+        assert_eq!(
+            looks(&past, start),
+            everything,
+            "an old read proves nothing"
+        );
     }
 }

@@ -290,9 +290,21 @@ mod tests {
         let after = vec![5, 7 + PASSED_OVER, 10_000 + PASSED_OVER];
         assert_eq!(spans(5, two.clone()), (after, vec![7, 10_000, end]));
         let at_once = (vec![7 + PASSED_OVER], vec![end]);
-        assert_eq!(spans(6, run(7).collect()), at_once, "it begins at the floor");
+        assert_eq!(
+            spans(6, run(7).collect()),
+            at_once,
+            "it begins at the floor"
+        );
         assert_eq!(spans(0, run(1).collect()).0, [1 + PASSED_OVER]);
-        assert_eq!(spans(100_000, two), (vec![100_000], vec![end]), "below the floor");
-        assert_eq!(spans(9, run(7).collect()), (vec![9], vec![end]), "what is left is short");
+        assert_eq!(
+            spans(100_000, two),
+            (vec![100_000], vec![end]),
+            "below the floor"
+        );
+        assert_eq!(
+            spans(9, run(7).collect()),
+            (vec![9], vec![end]),
+            "what is left is short"
+        );
     }
 }
