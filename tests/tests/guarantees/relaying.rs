@@ -597,6 +597,29 @@ on_servers! {
         old.rollback().await.unwrap();
     }
 
+    /// R2: a table that is emptied with its sequence hands out numbers again that are gone, while the relay's
+    /// connections live on.
+    async fn numbers_that_come_again_hide_nothing(kind: Database) {
+        let (_server, db) = Server::start(kind).await;
+        let shop = Shop::open(db).await;
+        let relay = shop.relay();
+        let tx = shop.db.connection.begin().await.unwrap();
+        let notes = vec![Noted { text: "n".to_owned() }; 6_000];
+        shop.bus.publish_all(&tx, &notes).await.unwrap();
+        tx.commit().await.unwrap();
+        shop.await_empty("outbox").await;
+        let empty = match kind {
+            Database::Postgres => "TRUNCATE outbox RESTART IDENTITY",
+            _ => "TRUNCATE TABLE outbox",
+        };
+        shop.db.connection.execute_unprepared(empty).await.unwrap();
+        for number in 1..=10 {
+            shop.order(number).await;
+        }
+        shop.await_published(1..=10).await;
+        relay.stop().await;
+    }
+
     /// R7: a number of a transaction that is still open lies in the middle of many that are gone.
     async fn an_open_number_among_deleted_ones_keeps_its_turn(kind: Database) {
         let (_server, db) = Server::start(kind).await;
