@@ -36,7 +36,7 @@ impl<S: OutboxStore> TableSource<S> {
         self
     }
 
-    /// The lowest rows above `floor` that are not in hand: one snapshot.
+    /// The lowest rows above `floor` that are not excluded: one snapshot.
     pub(super) async fn next(
         &self,
         floor: i64,

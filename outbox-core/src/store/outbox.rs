@@ -136,11 +136,16 @@ impl SeqRuns {
     /// The runs of `sorted`, which must ascend.
     #[must_use]
     pub fn of(sorted: impl IntoIterator<Item = i64>) -> Self {
+        Self::joined(sorted.into_iter().map(|seq| (seq, seq)))
+    }
+
+    /// Runs that ascend, those that touch or overlap joined into one.
+    fn joined(sorted: impl IntoIterator<Item = (i64, i64)>) -> Self {
         let mut runs: Vec<(i64, i64)> = Vec::new();
-        for seq in sorted {
+        for (first, last) in sorted {
             match runs.last_mut() {
-                Some((_, end)) if *end + 1 >= seq => *end = seq,
-                _ => runs.push((seq, seq)),
+                Some((_, end)) if end.saturating_add(1) >= first => *end = last.max(*end),
+                _ => runs.push((first, last)),
             }
         }
         Self(runs)
@@ -151,14 +156,7 @@ impl SeqRuns {
         let mut all = self.0;
         all.extend(others);
         all.sort_unstable();
-        let mut runs: Vec<(i64, i64)> = Vec::with_capacity(all.len());
-        for (first, last) in all {
-            match runs.last_mut() {
-                Some((_, end)) if end.saturating_add(1) >= first => *end = last.max(*end),
-                _ => runs.push((first, last)),
-            }
-        }
-        Self(runs)
+        Self::joined(all)
     }
 
     /// The runs as inclusive pairs.

@@ -326,6 +326,22 @@ impl Shop {
         numbers
     }
 
+    /// Waits until the stream has so many messages, without a look at the database.
+    pub(crate) async fn await_messages(&self, count: i64) {
+        let jetstream = self.nats.nats().jetstream().await;
+        eventually("all in the stream", DEADLINE, async || {
+            let stream = jetstream
+                .get_stream("SHOP")
+                .await
+                .map_err(|error| error.to_string())?;
+            match stream.cached_info().state.messages {
+                stored if stored >= count as u64 => Ok(()),
+                stored => Err(format!("{stored} of {count}")),
+            }
+        })
+        .await;
+    }
+
     /// Waits until the stream has these orders, in any order, and no others.
     pub(crate) async fn await_published(&self, expected: impl IntoIterator<Item = i64>) {
         let mut expected: Vec<i64> = expected.into_iter().collect();

@@ -70,7 +70,7 @@ impl Past {
         }
     }
 
-    /// A read returned these rows, and all before the last one if it returned any that were not left out.
+    /// A read returned these rows: the lowest ones that it looked at, and all of them if there are none.
     pub(super) fn read(&mut self, began: Began, rows: &[OutboxRow], now: Instant) {
         if rows.iter().any(|row| self.gone.contains(row.seq)) {
             self.reset();
